@@ -1,0 +1,128 @@
+"""Errors that name the argument, the value received and what would be right."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+class GaltonError(Exception):
+    """Base of every error galton raises on purpose; the message is one line."""
+
+
+class InvalidArgument(GaltonError, ValueError):
+    """An argument that the mathematics does not allow.
+
+    Attributes:
+      argument: name of the offending argument.
+      value: the value received.
+      remedy: what would be right.
+    """
+
+    def __init__(self, argument: str, value: Any, remedy: str) -> None:
+        self.argument, self.value, self.remedy = argument, value, remedy
+        super().__init__(f"{argument} = {_brief(value)}: {remedy}")
+
+
+class InvalidFile(GaltonError, ValueError):
+    """A file that cannot be read, or whose content is not what it claims to be."""
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def positive(argument: str, value: float) -> float:
+    """Returns `value` as a float if it is finite and above zero."""
+    number = real(argument, value)
+    if not number > 0:
+        raise InvalidArgument(argument, value, "must be greater than 0")
+    return number
+
+
+def non_negative(argument: str, value: float) -> float:
+    """Returns `value` as a float if it is finite and not below zero."""
+    number = real(argument, value)
+    if number < 0:
+        raise InvalidArgument(argument, value, "must be at least 0")
+    return number
+
+
+def probability(argument: str, value: float) -> float:
+    """Returns `value` as a float if it lies strictly between 0 and 1."""
+    number = real(argument, value)
+    if not 0 < number < 1:
+        raise InvalidArgument(argument, value, "must lie strictly between 0 and 1")
+    return number
+
+
+def real(argument: str, value: float) -> float:
+    """Returns `value` as a finite float."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(argument, value, "must be a number") from None
+    if not math.isfinite(number):
+        raise InvalidArgument(argument, value, "must be finite")
+    return number
+
+
+def count(argument: str, value: int, at_least: int = 1, at_most: int | None = None) -> int:
+    """Returns `value` as an int if it is a whole number in the allowed range."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(argument, value, "must be a whole number") from None
+    if isinstance(value, bool):
+        raise InvalidArgument(argument, value, "must be a whole number")
+    if number < at_least:
+        raise InvalidArgument(argument, value, f"must be at least {at_least}")
+    if at_most is not None and number > at_most:
+        raise InvalidArgument(argument, value, f"must be at most {at_most}")
+    return number
+
+
+def choice(argument: str, value: str, allowed: tuple[str, ...]) -> str:
+    """Returns `value` if it is one of `allowed`."""
+    if value not in allowed:
+        raise InvalidArgument(argument, value, "must be one of " + ", ".join(allowed))
+    return value
+
+
+def array(argument: str, value: ArrayLike, ndim: int) -> FloatArray:
+    """Returns a read-only float64 copy of a finite array with `ndim` axes."""
+    try:
+        result = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(argument, value, "must be an array of real numbers") from None
+    if result.ndim != ndim:
+        raise InvalidArgument(argument, result.shape, f"must have {ndim} axis or axes (this is its shape)")
+    if result.size == 0:
+        raise InvalidArgument(argument, result.shape, "must not be empty (this is its shape)")
+    bad = ~np.isfinite(result)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise InvalidArgument(f"{argument}{list(where)}", float(result[where]), "must be finite")
+    result.setflags(write=False)
+    return result
+
+
+def sign_allowed(argument: str, values: FloatArray, allow_negative: bool) -> None:
+    """Refuses negative entries of C unless the caller asked for them."""
+    if allow_negative or not (values < 0).any():
+        return
+    where = tuple(int(i) for i in np.argwhere(values < 0)[0])
+    raise InvalidArgument(
+        f"{argument}{list(where)}",
+        float(values[where]),
+        "must not be negative; with allow_negative the pair of |C| is analysed instead (valid, looser)",
+    )

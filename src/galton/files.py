@@ -1,0 +1,67 @@
+"""Reading and writing JSON so that nothing already on disk is ever lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from galton.errors import InvalidFile
+
+Json = dict[str, Any]
+
+
+def canonical(value: Any) -> str:
+    """Returns the one JSON text of `value`: sorted keys, no white space, shortest exact floats."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """Returns the SHA-256 of the canonical JSON text."""
+    return "sha256:" + hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes to a temporary file beside `path`, then renames: a failure leaves the old file as it was."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def read_json(path: Path) -> Json:
+    """Reads a JSON object; NaN and infinities are refused."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not allowed")
+
+    try:
+        value = json.loads(path.read_text(), parse_constant=refuse)
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise InvalidFile(f"{path}: is not valid JSON ({reason})") from None
+    if not isinstance(value, dict):
+        raise InvalidFile(f"{path}: must hold a JSON object, not a {type(value).__name__}")
+    return value

@@ -1,0 +1,43 @@
+"""The Gaussian mechanism in closed form: the unamplified reference, and a bracket for everything else."""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from galton.errors import non_negative, positive, probability
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Returns the exact delta of N(mu, 1) against N(0, 1): Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)."""
+    if mu <= 0:
+        return max(0.0, -math.expm1(epsilon))
+    inside, outside = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    log_ratio = min(0.0, epsilon + float(log_ndtr(outside)) - float(log_ndtr(inside)))
+    return float(ndtr(inside)) * -math.expm1(log_ratio)
+
+
+def gaussian_epsilon(delta: float, mu: float) -> float:
+    """Returns the smallest epsilon >= 0 at which the Gaussian mechanism with this mu has this delta."""
+    probability("delta", delta)
+    positive("mu", mu)
+    if gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    high = mu * mu / 2 + mu
+    while gaussian_delta(high, mu) > delta:
+        high *= 2
+    return float(brentq(lambda x: gaussian_delta(x, mu) - delta, 0.0, high, xtol=1e-300, rtol=1e-14))
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Returns the largest mu that is (epsilon, delta)-DP; its inverse is the unamplified noise multiplier."""
+    non_negative("epsilon", epsilon)
+    probability("delta", delta)
+    low = high = 1.0
+    while gaussian_delta(epsilon, low) > delta:
+        low /= 2
+    while gaussian_delta(epsilon, high) <= delta:
+        high *= 2
+    return float(brentq(lambda x: gaussian_delta(epsilon, x) - delta, low, high, xtol=1e-300, rtol=1e-14))

@@ -1,0 +1,115 @@
+"""The dominating pair of a balls-in-bins run, reduced to one small matrix (docs/math.md, section 1).
+
+P = (1/b) sum_i N(m_i, sigma^2 I) against Q = N(0, sigma^2 I); all that matters of the modes m_i is their Gram
+matrix G = M^T M / sigma^2. The accountant sees nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from galton.errors import FloatArray, InvalidArgument, array, choice, positive
+from galton.strategies.base import Strategy
+
+ROUNDOFF = 2.0**-53
+
+
+class Direction(enum.Enum):
+    """Which hockey-stick divergence is meant."""
+
+    MIXTURE_FIRST = "mixture-first"
+    """H(P || Q): REMOVE in the words of dp-accounting."""
+    NOISE_FIRST = "noise-first"
+    """H(Q || P): ADD in the words of dp-accounting."""
+    REPLACE = "replace"
+    """H(P || P mirrored): one example exchanged for another."""
+
+
+ADJACENCIES: dict[str, tuple[Direction, ...]] = {
+    "add-or-remove": (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST),
+    "add": (Direction.NOISE_FIRST,),
+    "remove": (Direction.MIXTURE_FIRST,),
+    "replace": (Direction.REPLACE,),
+}
+
+
+def directions(adjacency: str) -> tuple[Direction, ...]:
+    """Returns the divergences whose maximum is delta under this adjacency."""
+    return ADJACENCIES[choice("adjacency", adjacency, tuple(ADJACENCIES))]
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A dominating pair: `unit` is its Gram matrix at noise multiplier 1 (largest diagonal entry 1).
+
+    Attributes:
+      unit: (bins, bins), symmetric, non-negative; never below the exact Gram matrix in any entry.
+      noise_multiplier: sensitivity-1 noise multiplier; the Gram matrix in force is unit / noise_multiplier^2.
+      strategy: content hash of the strategy it came from, or a name.
+      rounds: rounds of the run.
+    """
+
+    unit: FloatArray
+    noise_multiplier: float = 1.0
+    strategy: str = "given Gram matrix"
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        unit = array("gram", self.unit, 2)
+        if unit.shape[0] != unit.shape[1] or not np.array_equal(unit, unit.T):
+            raise InvalidArgument("gram", unit.shape, "must be a symmetric square matrix")
+        if (unit < 0).any():
+            raise InvalidArgument("gram", float(unit.min()), "must not have negative entries")
+        if not (unit.diagonal() > 0).all():
+            raise InvalidArgument("gram", float(unit.diagonal().min()), "must have a positive diagonal")
+        object.__setattr__(self, "unit", unit)
+        object.__setattr__(self, "noise_multiplier", positive("noise_multiplier", self.noise_multiplier))
+        if not np.isfinite(self.gram).all():
+            raise InvalidArgument("noise_multiplier", self.noise_multiplier, "is too small for this mechanism")
+
+    @property
+    def bins(self) -> int:
+        """Number of batches per epoch."""
+        return self.unit.shape[0]
+
+    @cached_property
+    def gram(self) -> FloatArray:
+        """The Gram matrix G = M^T M / sigma^2 in force."""
+        with np.errstate(over="ignore", divide="ignore"):
+            return self.unit / self.noise_multiplier**2
+
+    @property
+    def mu_upper(self) -> float:
+        """Mean shift of the Gaussian mechanism that bounds delta from above: the unamplified run (section 5)."""
+        return float(np.sqrt(self.gram.diagonal().max()))
+
+    @property
+    def mu_lower(self) -> float:
+        """Mean shift of a Gaussian mechanism that bounds delta from below: all entries lowered to the least (section 5)."""
+        return float(np.sqrt(self.gram.min()))
+
+    def at(self, noise_multiplier: float) -> Pair:
+        """Returns the same mechanism with another noise multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+
+def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -> Pair:
+    """Returns the dominating pair of a balls-in-bins run of `strategy` with `bins` batches per epoch.
+
+    Formal guarantee: for add-or-remove adjacency with per-example contributions of norm at most 1, every example in
+    one of `bins` batches chosen uniformly and independently, batch i used in rounds i, i+bins, ..., the run's
+    privacy profile is at most that of the pair. Rounding only ever raises entries: the Gram matrix of a sum of n
+    non-negative products in float64 has relative error below 4 n 2^-53, which is added to every entry.
+    """
+    gram = strategy.gram(bins)
+    largest = float(gram.diagonal().max())
+    if not np.isfinite(gram).all() or not largest > 0:
+        raise InvalidArgument("strategy", strategy.kind, "its entries are too large or too small for float64")
+    unit = (gram + gram.T) / (2 * largest)
+    unit += 4 * (strategy.rows + 64) * ROUNDOFF
+    unit /= unit.diagonal().max()
+    return Pair(unit, noise_multiplier, strategy.digest, strategy.rounds)

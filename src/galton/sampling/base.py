@@ -1,0 +1,125 @@
+"""The one shape of a sampler: chunks of losses with weights, and values V(epsilon) with a range known beforehand."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import numpy as np
+
+from galton.errors import FloatArray, count
+from galton.pair import Direction
+
+SEED_LIMIT = 2**53
+"""Seeds are below this, so that every JSON reader keeps them exactly."""
+
+
+@dataclass(frozen=True)
+class Slack:
+    """What floating point may cost: losses are right up to `epsilon`, except with probability `lost` a sample."""
+
+    epsilon: float
+    lost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Samples of one chunk: the privacy loss of each, and the logarithm of its importance weight."""
+
+    loss: FloatArray
+    log_weight: FloatArray
+
+    def __len__(self) -> int:
+        return self.loss.size
+
+    def first(self, size: int) -> Draw:
+        """Returns the first `size` samples."""
+        return Draw(self.loss[:size], self.log_weight[:size])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a chunk is cut: `blocks` blocks of `block` samples, one after the other, so that a block stays in cache."""
+
+    block: int
+    blocks: int
+
+    @property
+    def size(self) -> int:
+        """Samples in a chunk."""
+        return self.block * self.blocks
+
+
+def layout(bins: int) -> Layout:
+    """Returns blocks of about 2^17 normals, and chunks that take well under a second on a small machine."""
+    block = max(1 << 8, min(1 << 15, _power_of_two((1 << 17) // bins)))
+    return Layout(block, max(1, min(32, (1 << 17) // block, _power_of_two((1 << 30) // (bins * bins * block)))))
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number.bit_length() - 1)
+
+
+class Sampler(ABC):
+    """Independent samples whose mean is delta at every epsilon >= `least_epsilon`, and whose range is known.
+
+    V(epsilon) = exp(log_weight) * (1 - exp(epsilon - loss))_+ lies in [0, value_range(epsilon)] and has mean
+    delta(epsilon) in this `direction`. A chunk is a pure function of (sampler, seed, index).
+
+    Attributes:
+      direction: which divergence is estimated.
+      slack: what floating point may cost.
+      layout: samples per chunk, and how they are cut into blocks.
+      order: log_weight falls by `order` times an increase in loss, so that the slack in loss reaches the weight too.
+      least_epsilon: smallest epsilon at which the samples are valid.
+    """
+
+    name: ClassVar[str]
+    direction: Direction
+    slack: Slack
+    layout: Layout
+    order: int = 0
+    least_epsilon: float = 0.0
+
+    @abstractmethod
+    def value_range(self, epsilon: float) -> float:
+        """Returns R with 0 <= V(epsilon) <= R."""
+
+    @abstractmethod
+    def draw(self, seed: int, index: int) -> Draw:
+        """Returns chunk number `index`."""
+
+    def values(self, draw: Draw, epsilon: float, rounding: int = 0) -> FloatArray:
+        """Returns V(epsilon); rounding +1 (-1) gives values whose mean is not below (above) delta despite the slack."""
+        slack = rounding * self.slack.epsilon
+        log_weight = draw.log_weight + self.order * slack
+        with np.errstate(over="ignore"):
+            values = np.exp(log_weight) * -np.expm1(np.minimum(epsilon - slack - draw.loss, 0.0))
+        return np.minimum(values, self.value_range(epsilon))
+
+    def lost_delta(self, epsilon: float) -> float:
+        """Returns how much of delta may hide in samples that floating point lost."""
+        return self.slack.lost * self.value_range(epsilon)
+
+
+def check_seed(seed: int) -> int:
+    """Refuses a seed that JSON would not keep."""
+    return count("seed", seed, at_least=0, at_most=SEED_LIMIT - 1)
+
+
+@contextmanager
+def wide_jax() -> Iterator[None]:
+    """64-bit JAX with fixed random bits, for this thread and this block only."""
+    with jax.enable_x64(True), jax.threefry_partitionable(True):
+        yield
+
+
+def chunk_key(seed: int, direction: Direction, index: int) -> jax.Array:
+    """Returns the random key of one chunk; call inside `wide_jax()`."""
+    words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    return jax.random.fold_in(jax.random.fold_in(key, list(Direction).index(direction)), index)

@@ -1,0 +1,71 @@
+"""The plain sampler: losses drawn from the pair itself, values in [0, 1] (docs/math.md, section 1)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.pair import Direction, Pair
+from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
+from galton.sampling.factor import upward_factor
+from galton.sampling.kernels import correlated, log_mean_exp
+from galton.sampling.slack import choose_dtype, loss_slack
+
+
+class PlainSampler(Sampler):
+    """Draws from the first distribution of the pair; R = 1.
+
+    float32 where its slack in epsilon stays small, float64 otherwise; `dtype` forces one.
+    """
+
+    name: ClassVar[str] = "plain"
+
+    def __init__(self, pair: Pair, direction: Direction, dtype: str | None = None) -> None:
+        factor = upward_factor(pair.gram)
+        diagonal = factor.gram.diagonal()
+        largest = float(diagonal.max())
+        sides = 2 if direction is Direction.REPLACE else 1
+
+        def slack(name: str) -> Slack:
+            one = loss_slack(pair.bins, pair.bins, largest, 1.5 * largest, factor.residual, name)
+            return Slack(sides * one.epsilon, one.lost)
+
+        self.direction = direction
+        self.dtype = dtype or choose_dtype(slack)
+        self.slack = slack(self.dtype)
+        self.layout = layout(pair.bins)
+        with wide_jax():
+            self._root = jnp.asarray(factor.root.T, self.dtype)
+            self._gram = jnp.asarray(factor.gram, self.dtype)
+            self._half = jnp.asarray(diagonal / 2, self.dtype)
+
+    def value_range(self, epsilon: float) -> float:
+        return 1.0
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            key = chunk_key(seed, self.direction, index)
+            loss = np.asarray(_losses(key, self._root, self._gram, self._half, self.direction, self.layout), np.float64)
+        return Draw(loss, np.broadcast_to(0.0, loss.shape))
+
+
+@partial(jax.jit, static_argnames=("direction", "layout"))
+def _losses(
+    key: jax.Array, root: jax.Array, gram: jax.Array, half: jax.Array, direction: Direction, layout: Layout
+) -> jax.Array:
+    def block(key: jax.Array) -> jax.Array:
+        which, noise = jax.random.split(key)
+        point = correlated(noise, root, layout.block)
+        if direction is Direction.NOISE_FIRST:
+            return -log_mean_exp(point - half)
+        point = point + gram[jax.random.randint(which, (layout.block,), 0, half.size)]
+        loss = log_mean_exp(point - half)
+        if direction is Direction.REPLACE:
+            loss = loss - log_mean_exp(-point - half)
+        return loss
+
+    return jax.lax.map(block, jax.random.split(key, layout.blocks)).ravel()

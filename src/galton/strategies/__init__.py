@@ -1,0 +1,28 @@
+"""Strategies: which noise is correlated how. See `base.Strategy` for the one shape they share."""
+
+from galton.strategies.banded import ColumnBanded, column_banded
+from galton.strategies.base import Strategy
+from galton.strategies.blt import Blt
+from galton.strategies.codec import load_strategy, save_strategy, strategy_from_json
+from galton.strategies.dense import Dense
+from galton.strategies.scaled import Scaled
+from galton.strategies.spec import parse_strategy
+from galton.strategies.toeplitz import Toeplitz, identity, square_root
+from galton.strategies.tree import Tree
+
+__all__ = [
+    "Blt",
+    "ColumnBanded",
+    "Dense",
+    "Scaled",
+    "Strategy",
+    "Toeplitz",
+    "Tree",
+    "column_banded",
+    "identity",
+    "load_strategy",
+    "parse_strategy",
+    "save_strategy",
+    "square_root",
+    "strategy_from_json",
+]

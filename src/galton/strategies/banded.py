@@ -1,0 +1,118 @@
+"""Banded strategies with coefficients of their own for every column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from galton.errors import FloatArray, InvalidArgument, array, count, sign_allowed
+from galton.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from galton.strategies.streams import InverseStream
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ColumnBanded(Strategy):
+    """C[t + k, t] = coefficients[k, t] for k < W.
+
+    Args:
+      coefficients: shape (W, rounds); entries that would fall below the last row must be zero.
+    """
+
+    kind: ClassVar[str] = "banded"
+    coefficients: FloatArray
+    allow_negative: bool = False
+
+    def __init__(self, coefficients: ArrayLike, allow_negative: bool = False) -> None:
+        values = array("coefficients", coefficients, 2)
+        bands, rounds = values.shape
+        if bands > rounds:
+            raise InvalidArgument("coefficients", bands, f"must have at most as many bands as rounds, {rounds}")
+        sign_allowed("coefficients", values, allow_negative)
+        if not (values[0] > 0).all():
+            column = int(np.argmin(values[0] > 0))
+            raise InvalidArgument(f"coefficients[0, {column}]", float(values[0, column]), "the diagonal must be positive")
+        if (values * ~_inside(bands, rounds)).any():
+            raise InvalidArgument("coefficients", values.shape, "entries below the last row of C must be zero")
+        object.__setattr__(self, "coefficients", values)
+        object.__setattr__(self, "allow_negative", allow_negative)
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]
+        return self.coefficients.shape[1]
+
+    @property
+    def bands(self) -> int:
+        """Number of non-zero diagonals."""
+        return self.coefficients.shape[0]
+
+    @property
+    def has_negative(self) -> bool:
+        return bool((self.coefficients < 0).any())
+
+    def column_normalized(self) -> ColumnBanded:
+        """Returns the strategy with every column scaled to norm 1, as in BandMF."""
+        return ColumnBanded(self.coefficients / np.linalg.norm(self.coefficients, axis=0), self.allow_negative)
+
+    def columns(self, start: int, stop: int) -> FloatArray:
+        result = np.zeros((self.rounds, stop - start))
+        for column in range(start, stop):
+            kept = min(self.bands, self.rounds - column)
+            result[column : column + kept, column - start] = self.coefficients[:kept, column]
+        return result
+
+    def inverse_columns(self, start: int, stop: int) -> FloatArray:
+        from scipy.linalg import solve_banded
+
+        units = np.zeros((self.rounds, stop - start))
+        units[np.arange(start, stop), np.arange(stop - start)] = 1.0
+        return np.asarray(solve_banded((self.bands - 1, 0), self.coefficients, units))
+
+    def apply_absolute(self, values: FloatArray) -> FloatArray:
+        result = np.zeros_like(values)
+        for lag in range(self.bands):
+            kept = self.rounds - lag
+            result[lag:] += np.abs(self.coefficients[lag, :kept, None]) * values[:kept]
+        return result
+
+    def column_norm(self) -> float:
+        return float(np.linalg.norm(self.coefficients, axis=0).max())
+
+    def stream(self) -> InverseStream:
+        from galton.strategies.streams import WindowStream
+
+        rows = np.zeros((self.rounds, self.bands))
+        for lag in range(self.bands):
+            rows[lag:, lag] = self.coefficients[lag, : self.rounds - lag]
+        return WindowStream(self.rounds, rows)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"coefficients": self.coefficients.tolist()}
+
+    @classmethod
+    def from_parameters(cls, rounds: int, parameters: dict[str, Any]) -> ColumnBanded:
+        strategy = cls(**parameters)
+        if strategy.rounds != rounds:
+            raise InvalidArgument("rounds", rounds, f"must be the number of columns, {strategy.rounds}")
+        return strategy
+
+
+def column_banded(strategy: Strategy, bands: int) -> ColumnBanded:
+    """Keeps the first `bands` diagonals of any square strategy and scales every column to norm 1."""
+    rounds = strategy.rounds
+    count("bands", bands, at_most=rounds)
+    if strategy.rows != rounds:
+        raise InvalidArgument("strategy", strategy.kind, "must be square")
+    kept = np.zeros((bands, rounds))
+    for column in range(rounds):
+        size = min(bands, rounds - column)
+        kept[:size, column] = strategy.columns(column, column + 1)[column : column + size, 0]
+    return ColumnBanded(kept, strategy.allow_negative).column_normalized()
+
+
+def _inside(bands: int, rounds: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.arange(bands)[:, None] + np.arange(rounds)[None, :] < rounds

@@ -1,0 +1,144 @@
+"""The one shape of a strategy: a lower-triangular matrix C that says how the noise is correlated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from galton import files
+from galton.errors import FloatArray, InvalidArgument, count
+from galton.workloads import Workload, prefix_sums
+
+if TYPE_CHECKING:
+    from galton.strategies.streams import InverseStream
+
+BLOCK = 256
+"""Columns handled at a time where a whole n x n matrix would be too much."""
+
+
+class Strategy(ABC):
+    """A correlation matrix C with `rounds` columns; training sees x + C^-1 z.
+
+    A new kind implements `columns`, `inverse_columns`, `stream`, `parameters` and `from_parameters`, and is
+    registered in `strategies/codec.py`; everything else has a default that a kind with structure overrides.
+    Values are immutable. Entries are non-negative unless `allow_negative` was given.
+    """
+
+    kind: ClassVar[str]
+    rounds: int
+    allow_negative: bool
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of C, that is of noise vectors in a whole run (`rounds` unless C is rectangular)."""
+        return self.rounds
+
+    @property
+    def has_negative(self) -> bool:
+        """Whether C has a negative entry, so that the pair of |C| (valid, looser) is what gets analysed."""
+        return False
+
+    @abstractmethod
+    def columns(self, start: int, stop: int) -> FloatArray:
+        """Returns C[:, start:stop]."""
+
+    @abstractmethod
+    def inverse_columns(self, start: int, stop: int) -> FloatArray:
+        """Returns C^-1[:, start:stop] (a left inverse where C is rectangular)."""
+
+    @abstractmethod
+    def stream(self) -> InverseStream:
+        """Returns C^-1 as a stream: one round of noise at a time, with explicit state."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Returns what JSON has to hold, beside kind and rounds, to rebuild this strategy exactly."""
+
+    @classmethod
+    @abstractmethod
+    def from_parameters(cls, rounds: int, parameters: dict[str, Any]) -> Strategy:
+        """Rebuilds a strategy from `parameters()`."""
+
+    def matrix(self) -> FloatArray:
+        """Returns C as a dense matrix."""
+        return self.columns(0, self.rounds)
+
+    def inverse(self) -> FloatArray:
+        """Returns C^-1 as a dense matrix (a left inverse where C is rectangular)."""
+        return self.inverse_columns(0, self.rows)
+
+    def apply_absolute(self, values: FloatArray) -> FloatArray:
+        """Returns |C| @ values."""
+        result = np.zeros((self.rows, values.shape[1]))
+        for start in range(0, self.rounds, BLOCK):
+            stop = min(start + BLOCK, self.rounds)
+            result += np.abs(self.columns(start, stop)) @ values[start:stop]
+        return result
+
+    def modes(self, bins: int) -> FloatArray:
+        """Returns the (rows, bins) matrix whose column i is m_i = sum_j |C|[:, i + j*bins] (docs/math.md, section 1)."""
+        self.check_bins(bins)
+        comb = np.zeros((self.rounds, bins))
+        comb[np.arange(self.rounds), np.arange(self.rounds) % bins] = 1.0
+        return self.apply_absolute(comb)
+
+    def gram(self, bins: int) -> FloatArray:
+        """Returns M^T M for the modes M, the (bins, bins) matrix that is all the accountant needs."""
+        modes = self.modes(bins)
+        return modes.T @ modes
+
+    def sensitivity(self, bins: int) -> float:
+        """Returns max_i ||m_i||: how far one example of norm 1 moves C x over the whole run."""
+        return float(np.sqrt(self.gram(bins).diagonal().max()))
+
+    def column_norm(self) -> float:
+        """Returns the largest column norm: how far one participation moves C x."""
+        blocks = range(0, self.rounds, BLOCK)
+        squares = [np.square(self.columns(i, min(i + BLOCK, self.rounds))).sum(axis=0).max() for i in blocks]
+        return float(np.sqrt(max(squares)))
+
+    def row_errors(self, workload: Workload | None = None) -> FloatArray:
+        """Returns the standard deviation of each entry of A C^-1 z for unit noise z (default A: prefix sums)."""
+        workload = self.check_workload(workload)
+        squares = np.zeros(self.rounds)
+        for start in range(0, self.rows, BLOCK):
+            stop = min(start + BLOCK, self.rows)
+            squares += np.square(workload.apply(self.inverse_columns(start, stop))).sum(axis=1)
+        return np.sqrt(squares)
+
+    def rmse(self, workload: Workload | None = None) -> float:
+        """Returns ||A C^-1||_F / sqrt(n): the root-mean-square error for unit noise."""
+        return float(np.sqrt(np.mean(np.square(self.row_errors(workload)))))
+
+    def max_error(self, workload: Workload | None = None) -> float:
+        """Returns the largest row norm of A C^-1: the worst round's error for unit noise."""
+        return float(self.row_errors(workload).max())
+
+    @property
+    def digest(self) -> str:
+        """A content hash: equal exactly when kind, rounds and all coefficients are."""
+        return files.digest(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary from which `strategy_from_json` rebuilds this strategy bit by bit."""
+        return {"kind": self.kind, "rounds": self.rounds, "allow_negative": self.allow_negative, **self.parameters()}
+
+    def check_bins(self, bins: int) -> int:
+        """Refuses more bins than rounds."""
+        count("bins", bins)
+        if bins > self.rounds:
+            raise InvalidArgument("bins", bins, f"must be at most the number of rounds, {self.rounds}")
+        return bins
+
+    def check_workload(self, workload: Workload | None) -> Workload:
+        """Returns the workload (default: prefix sums), refusing one of another size."""
+        if workload is None:
+            return prefix_sums(self.rounds)
+        if workload.rounds != self.rounds:
+            raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the strategy, {self.rounds}")
+        return workload
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.rounds} rounds, {self.digest[:15]}>"

@@ -1,0 +1,95 @@
+"""Buffered linear Toeplitz (BLT) strategies: c_0 = 1, c_t = sum_i scale_i * decay_i^(t-1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from galton.errors import FloatArray, InvalidArgument, array, count, sign_allowed
+from galton.strategies.toeplitz import ToeplitzLike
+
+if TYPE_CHECKING:
+    from galton.strategies.streams import InverseStream
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Blt(ToeplitzLike):
+    """A Toeplitz C whose inverse streams with one model-sized buffer per decay (docs/math.md, section 7).
+
+    Args:
+      rounds: number of rounds.
+      decay: theta_i, distinct, strictly between 0 and 1.
+      scale: omega_i, positive.
+      allow_negative: accept negative scales and any finite decay, as the inverse of a BLT has.
+    """
+
+    kind: ClassVar[str] = "blt"
+    rounds: int
+    decay: FloatArray
+    scale: FloatArray
+    allow_negative: bool = False
+
+    def __init__(self, rounds: int, decay: ArrayLike, scale: ArrayLike, allow_negative: bool = False) -> None:
+        theta, omega = array("decay", decay, 1), array("scale", scale, 1)
+        count("rounds", rounds)
+        if omega.shape != theta.shape:
+            raise InvalidArgument("scale", omega.shape, f"must have one entry a buffer, like decay: shape {theta.shape}")
+        if theta.size > rounds:
+            raise InvalidArgument("decay", theta.size, f"must have at most one buffer a round, {rounds}")
+        sign_allowed("scale", omega, allow_negative)
+        if not allow_negative:
+            outside = ~((theta > 0) & (theta < 1))
+            if outside.any():
+                raise InvalidArgument("decay", float(theta[outside][0]), "must lie strictly between 0 and 1")
+        if np.unique(theta).size != theta.size:
+            raise InvalidArgument("decay", theta.tolist(), "must be distinct")
+        if not omega.all():
+            raise InvalidArgument("scale", 0.0, "must not be zero: drop that buffer")
+        object.__setattr__(self, "rounds", rounds)
+        object.__setattr__(self, "decay", theta)
+        object.__setattr__(self, "scale", omega)
+        object.__setattr__(self, "allow_negative", allow_negative)
+
+    @property
+    def buffers(self) -> int:
+        """Number of model-sized buffers the noise stream keeps."""
+        return self.decay.size
+
+    @cached_property
+    def series(self) -> FloatArray:
+        powers = np.arange(self.rounds - 1)
+        tail = (self.scale[:, None] * self.decay[:, None] ** powers[None, :]).sum(axis=0)
+        return np.concatenate(([1.0], tail))
+
+    @cached_property
+    def inverse_series(self) -> FloatArray:
+        return self.inverse_blt().series
+
+    def inverse_blt(self) -> Blt:
+        """Returns C^-1, again a BLT: the stream's state moves by diag(decay) - 1 scale^T, whose spectrum gives it."""
+        if (self.scale > 0).all():
+            root = np.sqrt(self.scale)
+            decay, vectors = np.linalg.eigh(np.diag(self.decay) - np.outer(root, root))
+            scale = -np.square(root @ vectors)
+        else:
+            decay, right = np.linalg.eig(np.diag(self.decay) - np.outer(np.ones(self.buffers), self.scale))
+            scale = -(self.scale @ right) * np.linalg.solve(right, np.ones(self.buffers))
+            if np.abs(decay.imag).max() > 0:
+                raise InvalidArgument("scale", self.scale.tolist(), "the inverse has complex decays: not a real BLT")
+        return Blt(self.rounds, decay.real, scale.real, allow_negative=True)
+
+    def stream(self) -> InverseStream:
+        from galton.strategies.streams import BufferStream
+
+        return BufferStream(self.rounds, self.decay, self.scale)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"decay": self.decay.tolist(), "scale": self.scale.tolist()}
+
+    @classmethod
+    def from_parameters(cls, rounds: int, parameters: dict[str, Any]) -> Blt:
+        return cls(rounds, **parameters)

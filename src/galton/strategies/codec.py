@@ -1,0 +1,62 @@
+"""Strategies as JSON, with a content hash that notices any change. New kinds are registered here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from galton import files
+from galton.errors import GaltonError, InvalidArgument, InvalidFile, count
+from galton.strategies.banded import ColumnBanded
+from galton.strategies.base import Strategy
+from galton.strategies.blt import Blt
+from galton.strategies.dense import Dense
+from galton.strategies.scaled import Scaled
+from galton.strategies.toeplitz import Toeplitz
+from galton.strategies.tree import Tree
+
+KINDS: dict[str, type[Strategy]] = {cls.kind: cls for cls in (Toeplitz, Blt, Scaled, ColumnBanded, Dense, Tree)}
+FORMAT = "galton-strategy"
+VERSION = 1
+
+
+def strategy_from_json(value: dict[str, Any]) -> Strategy:
+    """Rebuilds a strategy from `Strategy.to_json()`."""
+    parameters = dict(value)
+    kind, rounds = parameters.pop("kind", None), parameters.pop("rounds", None)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InvalidArgument("kind", kind, "must be one of " + ", ".join(KINDS))
+    if not isinstance(parameters.get("allow_negative"), bool):
+        raise InvalidArgument("allow_negative", parameters.get("allow_negative"), "must be true or false")
+    size = count("rounds", rounds)  # type: ignore[arg-type]
+    try:
+        strategy = KINDS[kind].from_parameters(size, parameters)
+    except GaltonError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+        raise InvalidArgument("parameters", sorted(parameters), f"are not those of a {kind} strategy") from None
+    if set(strategy.parameters()) | {"allow_negative"} != set(parameters):
+        raise InvalidArgument("parameters", sorted(parameters), f"are not those of a {kind} strategy")
+    return strategy
+
+
+def save_strategy(strategy: Strategy, path: str | Path) -> None:
+    """Writes a strategy file: JSON with a content hash."""
+    body = {"format": FORMAT, "version": VERSION, **strategy.to_json(), "hash": strategy.digest}
+    files.write_text(Path(path), files.canonical(body) + "\n")
+
+
+def load_strategy(path: str | Path) -> Strategy:
+    """Reads a strategy file; a file that was changed after it was written is refused."""
+    body = files.read_json(Path(path))
+    form, version, claimed = body.pop("format", None), body.pop("version", None), body.pop("hash", None)
+    if form != FORMAT:
+        raise InvalidFile(f"{path}: is not a strategy file (format is {form!r}, should be {FORMAT!r})")
+    if version != VERSION:
+        raise InvalidFile(f"{path}: has version {version!r}; this galton reads version {VERSION}")
+    if claimed != files.digest(body):
+        raise InvalidFile(f"{path}: does not match its hash: it was changed after it was written; make it anew")
+    try:
+        return strategy_from_json(body)
+    except InvalidArgument as error:
+        raise InvalidFile(f"{path}: {error}") from None

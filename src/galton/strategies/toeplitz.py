@@ -1,0 +1,170 @@
+"""Toeplitz strategies: identity, square root, any coefficients, banded or full."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from galton.errors import FloatArray, InvalidArgument, array, count, sign_allowed
+from galton.strategies.base import BLOCK, Strategy
+from galton.workloads import Workload
+
+if TYPE_CHECKING:
+    from galton.strategies.streams import InverseStream
+
+
+class ToeplitzLike(Strategy):
+    """C[t, s] = c[t - s]: all structure that follows from the coefficients alone."""
+
+    @property
+    @abstractmethod
+    def series(self) -> FloatArray:
+        """Coefficients c_0, c_1, ... of C; those not listed are zero."""
+
+    @property
+    def full_series(self) -> FloatArray:
+        """All `rounds` coefficients, zeros included."""
+        return np.pad(self.series, (0, self.rounds - self.series.size))
+
+    @property
+    def has_negative(self) -> bool:
+        return bool((self.series < 0).any())
+
+    @cached_property
+    def inverse_series(self) -> FloatArray:
+        """Coefficients of C^-1, which is lower-triangular Toeplitz too."""
+        from scipy.signal import lfilter
+
+        impulse = np.zeros(self.rounds)
+        impulse[0] = 1.0
+        return np.asarray(lfilter([1.0], self.series, impulse))
+
+    def columns(self, start: int, stop: int) -> FloatArray:
+        return _shifted(self.full_series, start, stop)
+
+    def inverse_columns(self, start: int, stop: int) -> FloatArray:
+        return _shifted(self.inverse_series, start, stop)
+
+    def apply_absolute(self, values: FloatArray) -> FloatArray:
+        from scipy.fft import irfft, next_fast_len, rfft
+
+        size = next_fast_len(2 * self.rounds, real=True)
+        transfer = rfft(np.abs(self.series), size)[:, None]
+        result = np.empty_like(values)
+        for start in range(0, values.shape[1], BLOCK):
+            block = slice(start, start + BLOCK)
+            product = irfft(transfer * rfft(values[:, block], size, axis=0), size, axis=0)
+            result[:, block] = np.maximum(product[: self.rounds], 0.0)
+        return result
+
+    def _first_mode(self, bins: int) -> FloatArray:
+        """Mode of bin 0: s[t] = c[t] + s[t - bins]. The mode of bin i is s shifted down by i."""
+        mode = np.abs(self.full_series)
+        for start in range(bins, self.rounds, bins):
+            stop = min(start + bins, self.rounds)
+            mode[start:stop] += mode[start - bins : stop - bins]
+        return mode
+
+    def modes(self, bins: int) -> FloatArray:
+        return _shifted(self._first_mode(self.check_bins(bins)), 0, bins)
+
+    def gram(self, bins: int) -> FloatArray:
+        """O(n * bins) time and O(n + bins^2) memory: G[i, i+l] = sum_{u < n-i-l} s[u] s[u+l]."""
+        mode = self._first_mode(self.check_bins(bins))
+        common = self.rounds - bins + 1
+        result = np.empty((bins, bins))
+        for lag in range(bins):
+            tail = mode[common : self.rounds - lag] * mode[common + lag :]
+            sums = np.cumsum(np.concatenate(([mode[:common] @ mode[lag : lag + common]], tail)))
+            upper = np.arange(bins - lag)
+            result[upper, upper + lag] = result[upper + lag, upper] = sums[::-1]
+        return result
+
+    def sensitivity(self, bins: int) -> float:
+        return float(np.linalg.norm(self._first_mode(self.check_bins(bins))))
+
+    def column_norm(self) -> float:
+        return float(np.linalg.norm(self.series))
+
+    def row_errors(self, workload: Workload | None = None) -> FloatArray:
+        workload = self.check_workload(workload)
+        if not workload.is_toeplitz:
+            return super().row_errors(workload)
+        first = workload.apply(self.inverse_series[:, None])[:, 0]
+        return np.sqrt(np.cumsum(np.square(first)))
+
+
+def _shifted(series: FloatArray, start: int, stop: int) -> FloatArray:
+    """Columns start..stop of the lower-triangular Toeplitz matrix with this first column (a view, no copy)."""
+    size = series.size
+    padded = np.concatenate((np.zeros(size), series))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size)
+    return windows[size - stop + 1 : size - start + 1][::-1].T
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Toeplitz(ToeplitzLike):
+    """Toeplitz C with the given coefficients; fewer coefficients than rounds make it banded.
+
+    >>> Toeplitz(4, [1.0, 0.5]).matrix()[:, 0]
+    array([1. , 0.5, 0. , 0. ])
+    """
+
+    kind: ClassVar[str] = "toeplitz"
+    rounds: int
+    coefficients: FloatArray
+    allow_negative: bool = False
+
+    def __init__(self, rounds: int, coefficients: ArrayLike, allow_negative: bool = False) -> None:
+        values = array("coefficients", coefficients, 1)
+        count("rounds", rounds)
+        if values.size > rounds:
+            raise InvalidArgument("coefficients", values.size, f"must be at most one a round, {rounds}")
+        if not values[0] > 0:
+            raise InvalidArgument("coefficients[0]", float(values[0]), "the diagonal must be positive")
+        sign_allowed("coefficients", values, allow_negative)
+        object.__setattr__(self, "rounds", rounds)
+        object.__setattr__(self, "coefficients", values)
+        object.__setattr__(self, "allow_negative", allow_negative)
+
+    @property
+    def series(self) -> FloatArray:
+        return self.coefficients
+
+    @property
+    def bands(self) -> int:
+        """Number of coefficients kept."""
+        return self.coefficients.size
+
+    def stream(self) -> InverseStream:
+        from galton.strategies.streams import WindowStream
+
+        return WindowStream(self.rounds, self.coefficients[None, :])
+
+    def parameters(self) -> dict[str, Any]:
+        return {"coefficients": self.coefficients.tolist()}
+
+    @classmethod
+    def from_parameters(cls, rounds: int, parameters: dict[str, Any]) -> Toeplitz:
+        return cls(rounds, **parameters)
+
+
+def identity(rounds: int) -> Toeplitz:
+    """C = I: independent noise, DP-SGD."""
+    return Toeplitz(rounds, [1.0])
+
+
+def square_root(rounds: int, bands: int | None = None) -> Toeplitz:
+    """The Toeplitz square root of the prefix-sum matrix, or its first `bands` bands.
+
+    c_k = binom(2k, k) / 4^k, the coefficients of (1 - x)^(-1/2).
+    """
+    count("rounds", rounds)
+    kept = rounds if bands is None else count("bands", bands, at_most=rounds)
+    steps = np.arange(1, kept)
+    return Toeplitz(rounds, np.concatenate(([1.0], np.cumprod((2 * steps - 1) / (2 * steps)))))

@@ -1,0 +1,142 @@
+"""What the user wants the noisy gradients for: lower-triangular matrices A, error = A C^-1 z (docs/math.md, section 7)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from galton.errors import FloatArray, InvalidArgument, array, count, positive, real
+
+
+class Workload(ABC):
+    """A lower-triangular matrix, applied rather than stored."""
+
+    rounds: int
+
+    @abstractmethod
+    def apply(self, values: FloatArray) -> FloatArray:
+        """Returns A @ values for `values` of shape (rounds, k)."""
+
+    @property
+    @abstractmethod
+    def is_toeplitz(self) -> bool:
+        """Whether A is Toeplitz, so that the error of a Toeplitz strategy needs one column only."""
+
+    def matrix(self) -> FloatArray:
+        """Returns A as a dense matrix."""
+        return self.apply(np.eye(self.rounds))
+
+
+@dataclass(frozen=True, eq=False)
+class Training(Workload):
+    """Iterates of (momentum) SGD: A = prefix sums x diag(learning rates) x momentum.
+
+    With momentum 0 and constant learning rate 1 this is the prefix-sum workload.
+    """
+
+    rounds: int
+    momentum: float = 0.0
+    learning_rates: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        count("rounds", self.rounds)
+        real("momentum", self.momentum)
+        if not 0 <= self.momentum < 1:
+            raise InvalidArgument("momentum", self.momentum, "must be at least 0 and below 1")
+        if self.learning_rates is not None:
+            rates = array("learning_rates", self.learning_rates, 1)
+            if rates.shape != (self.rounds,):
+                raise InvalidArgument("learning_rates", rates.shape, f"must have one entry a round, shape ({self.rounds},)")
+            if not (rates >= 0).all() or not (rates > 0).any():
+                raise InvalidArgument("learning_rates", float(rates.min()), "must be non-negative and not all zero")
+            object.__setattr__(self, "learning_rates", rates)
+
+    @property
+    def is_toeplitz(self) -> bool:
+        return self.learning_rates is None
+
+    def apply(self, values: FloatArray) -> FloatArray:
+        from scipy.signal import lfilter
+
+        steps = values
+        if self.momentum:
+            steps = lfilter([1.0], [1.0, -self.momentum], steps, axis=0)
+        if self.learning_rates is not None:
+            steps = steps * self.learning_rates[:, None]
+        return np.cumsum(steps, axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixWorkload(Workload):
+    """Any lower-triangular matrix."""
+
+    entries: FloatArray
+
+    def __post_init__(self) -> None:
+        entries = array("workload", self.entries, 2)
+        if entries.shape[0] != entries.shape[1]:
+            raise InvalidArgument("workload", entries.shape, "must be a square matrix (this is its shape)")
+        if np.triu(entries, 1).any():
+            raise InvalidArgument("workload", entries.shape, "must be lower-triangular")
+        if not entries.any():
+            raise InvalidArgument("workload", 0.0, "must not be all zero")
+        object.__setattr__(self, "entries", entries)
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]
+        return self.entries.shape[0]
+
+    @property
+    def is_toeplitz(self) -> bool:
+        return False
+
+    def apply(self, values: FloatArray) -> FloatArray:
+        return self.entries @ values
+
+
+def prefix_sums(rounds: int) -> Training:
+    """The default workload: A[t, s] = 1 for s <= t."""
+    return Training(rounds)
+
+
+def momentum(rounds: int, beta: float, learning_rates: ArrayLike | None = None) -> Training:
+    """Iterates of SGD with momentum `beta` and a learning rate per round (default: constant)."""
+    rates = None if learning_rates is None else array("learning_rates", learning_rates, 1)
+    return Training(rounds, beta, rates)
+
+
+def cooldown(rounds: int, start: float = 0.25, final: float = 0.05) -> FloatArray:
+    """Learning rates constant at 1 until `start` (a fraction of the run), then linear down to `final` in the last round.
+
+    The defaults are the schedule of the paper's CIFAR-10 runs: 2000 rounds, cooling from round 500 to a twentieth.
+    """
+    count("rounds", rounds)
+    positive("final", final)
+    if not 0 <= real("start", start) < 1:
+        raise InvalidArgument("start", start, "must be at least 0 and below 1")
+    first = start * rounds
+    progress = np.clip((np.arange(rounds) - first) / max(rounds - 1 - first, 1.0), 0.0, 1.0)
+    return 1.0 + (final - 1.0) * progress
+
+
+def parse_workload(text: str, rounds: int) -> Workload:
+    """Reads `prefix`, `momentum:0.95`, `momentum:0.95+cooldown`, or the path of a .npy file with a matrix."""
+    if text == "prefix":
+        return prefix_sums(rounds)
+    if text.startswith("momentum:"):
+        beta, plus, schedule = text.removeprefix("momentum:").partition("+")
+        if plus and schedule != "cooldown":
+            raise InvalidArgument("workload", text, "the only schedule with a name is cooldown: momentum:0.95+cooldown")
+        try:
+            value = float(beta)
+        except ValueError:
+            raise InvalidArgument("workload", text, "momentum must be a number, as in momentum:0.95") from None
+        return momentum(rounds, value, cooldown(rounds) if plus else None)
+    if text.endswith(".npy"):
+        from galton.strategies.spec import read_npy
+
+        return MatrixWorkload(read_npy(text))
+    raise InvalidArgument("workload", text, "must be prefix, momentum:BETA, momentum:BETA+cooldown or a .npy file")
