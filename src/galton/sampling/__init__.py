@@ -1,7 +1,22 @@
 """Samplers: from a pair to bounded, unbiased values. See `base.Sampler` for the one shape they share."""
 
 from galton.sampling.base import Draw, Sampler, Slack
+from galton.sampling.choice import SAMPLERS, Choice, choose_sampler
+from galton.sampling.halfspace import HalfSpaceSampler
 from galton.sampling.plain import PlainSampler
 from galton.sampling.schedule import Progress, draws
+from galton.sampling.tilted import TiltedSampler
 
-__all__ = ["Draw", "PlainSampler", "Progress", "Sampler", "Slack", "draws"]
+__all__ = [
+    "SAMPLERS",
+    "Choice",
+    "Draw",
+    "HalfSpaceSampler",
+    "PlainSampler",
+    "Progress",
+    "Sampler",
+    "Slack",
+    "TiltedSampler",
+    "choose_sampler",
+    "draws",
+]

@@ -19,3 +19,32 @@ def correlated(key: jax.Array, root: jax.Array, size: int) -> jax.Array:
     """Draws `size` vectors from N(0, G), where `root` is the transposed factor of G."""
     normals = standard_normals(key, (size, root.shape[0]), root.dtype)
     return jnp.matmul(normals, root, precision=jax.lax.Precision.HIGHEST)
+
+
+def categorical(logits: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Draws one index per row with probability proportional to exp(logits); also returns log mean exp of the row.
+
+    By inversion in two steps, groups then members, so that a row of b costs O(b) and not a cumulative sum of b.
+    """
+    rows, bins = logits.shape
+    width = 1 << ((bins - 1).bit_length() + 1) // 2
+    groups = -(-bins // width)
+    peak = logits.max(axis=-1)
+    weights = jnp.pad(jnp.exp(logits - peak[:, None]), ((0, 0), (0, groups * width - bins)))
+    weights = weights.reshape(rows, groups, width)
+    sums = weights.sum(axis=-1)
+    total = sums.sum(axis=-1)
+    group, rest = _invert(sums, uniform * total)
+    member, _ = _invert(jnp.take_along_axis(weights, group[:, None, None], axis=1)[:, 0], rest)
+    chosen = jnp.minimum(group * width + member, bins - 1)
+    return chosen, peak + jnp.log(total) - jnp.log(jnp.asarray(bins, logits.dtype))
+
+
+def _invert(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """First index at which the running sum exceeds `target` (the last one with weight, if none), and what is left."""
+    size = weights.shape[-1]
+    running = jnp.matmul(weights, jnp.triu(jnp.ones((size, size), weights.dtype)), precision=jax.lax.Precision.HIGHEST)
+    last = size - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=-1)
+    index = jnp.minimum((running <= target[:, None]).sum(axis=-1), last)
+    before = jnp.take_along_axis(running - weights, index[:, None], axis=-1)[:, 0]
+    return index, jnp.maximum(target - before, 0.0)

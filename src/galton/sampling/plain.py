@@ -31,7 +31,7 @@ class PlainSampler(Sampler):
         sides = 2 if direction is Direction.REPLACE else 1
 
         def slack(name: str) -> Slack:
-            one = loss_slack(pair.bins, pair.bins, largest, 1.5 * largest, factor.residual, name)
+            one = loss_slack(pair.bins, largest, 1.5 * largest, factor.residual, name)
             return Slack(sides * one.epsilon, one.lost)
 
         self.direction = direction

@@ -1,0 +1,49 @@
+"""Which sampler to use for a direction: the one whose certificate is predicted to be cheapest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from galton.errors import choice
+from galton.pair import Direction, Pair
+from galton.sampling.base import Sampler
+from galton.sampling.halfspace import HalfSpaceSampler
+from galton.sampling.plain import PlainSampler
+from galton.sampling.tilted import TiltedSampler
+
+SAMPLERS = ("auto", "plain", "tilted")
+
+_COST_PER_ORDER = 0.3
+"""Time of drawing one more mode, relative to a plain sample (benchmarks/certificates.py)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A sampler and, in words, why it was taken."""
+
+    sampler: Sampler
+    reason: str
+
+
+def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: str = "auto") -> Choice:
+    """Returns the sampler for this direction and epsilon.
+
+    A certificate needs samples in proportion to the range R, which is known before sampling; `auto` takes the sampler
+    with the smallest R times cost per sample. `tilted` stands for the sharp sampler of the direction: tilted for
+    mixture-first and replace, half-space for noise-first.
+    """
+    choice("sampler", requested, SAMPLERS)
+    if requested == "plain":
+        return Choice(PlainSampler(pair, direction), "asked for")
+    if direction is Direction.NOISE_FIRST:
+        sharp: Sampler = HalfSpaceSampler(pair, epsilon)
+        cost, words = 1.1, "half-space"
+    else:
+        sharp = TiltedSampler(pair, direction, epsilon)
+        cost, words = 1.1 + _COST_PER_ORDER * sharp.order, f"tilted, order {sharp.order}"
+    value_range = sharp.value_range(epsilon)
+    if requested == "tilted":
+        return Choice(sharp, f"asked for: {words}, range {value_range:.3g}")
+    if value_range * cost < 1.0:
+        return Choice(sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost a sample")
+    return Choice(PlainSampler(pair, direction), f"plain: the range of {words} is {value_range:.3g}, no gain over 1")

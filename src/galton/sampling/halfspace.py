@@ -1,0 +1,151 @@
+"""The half-space sampler for noise-first: the loss can only be large in a half-space (docs/math.md, section 4)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
+
+from galton.errors import FloatArray
+from galton.gaussian import gaussian_delta
+from galton.pair import Direction, Pair
+from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
+from galton.sampling.factor import upward_factor
+from galton.sampling.kernels import log_mean_exp
+from galton.sampling.normals import standard_normals
+from galton.sampling.slack import choose_dtype, loss_slack
+
+FARTHEST = 30.0
+"""A half-space farther out than this many standard deviations has probability below 1e-197."""
+
+
+@dataclass(frozen=True, eq=False)
+class HalfSpace:
+    """{y : p.y <= offset}, which holds every y with L(y) <= -epsilon; p lies in the simplex.
+
+    L >= sum_k p_k A_k - KL(p || uniform) for every p (Jensen), so that L <= -eps implies
+    p.y <= p.d/2 + KL(p || uniform) - eps.
+
+    Attributes:
+      weights: p.
+      spread: standard deviation of p.y under noise alone.
+      bound: the offset in standard deviations; the half-space has probability Phi(bound).
+    """
+
+    weights: FloatArray
+    spread: float
+    bound: float
+
+    def bound_at(self, change: float) -> float:
+        """Returns the offset in standard deviations for an epsilon larger by `change`."""
+        return self.bound - change / self.spread
+
+
+def half_space(gram: FloatArray, epsilon: float) -> HalfSpace:
+    """Returns the half-space of the smallest probability found: uniform weights, or better ones by L-BFGS."""
+    bins = gram.shape[0]
+    uniform = _bound(gram, np.full(bins, 1 / bins), epsilon)
+    if bins == 1:
+        return uniform
+
+    def objective(logits: FloatArray) -> tuple[float, FloatArray]:
+        weights = np.exp(logits - logits.max())
+        weights /= weights.sum()
+        image = gram @ weights
+        spread = math.sqrt(float(weights @ image))
+        logs = np.log(np.maximum(weights * bins, 1e-300))
+        offset = float(weights @ (gram.diagonal() / 2 + logs)) - epsilon
+        gradient = (gram.diagonal() / 2 + logs + 1) / spread - offset / spread**3 * image
+        return offset / spread, weights * (gradient - weights @ gradient)
+
+    found = minimize(objective, np.zeros(bins), jac=True, method="L-BFGS-B", options={"maxiter": 100})
+    weights = np.exp(found.x - found.x.max())
+    better = _bound(gram, weights / weights.sum(), epsilon)
+    return better if better.bound < uniform.bound else uniform
+
+
+def _bound(gram: FloatArray, weights: FloatArray, epsilon: float) -> HalfSpace:
+    spread = math.sqrt(float(weights @ gram @ weights))
+    entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
+    offset = float(weights @ gram.diagonal()) / 2 + entropy - epsilon
+    return HalfSpace(weights, spread, offset / spread + 1e-9 * (1 + abs(offset / spread)))
+
+
+def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
+    """Returns a sampling-free upper bound on the noise-first delta: a Gaussian mechanism at a smaller epsilon.
+
+    With L >= p.A - KL: delta <= delta of N(0, v^2) at eps - (p.d - v^2)/2 - KL(p || uniform), for any p.
+    """
+    space = half_space(gram, epsilon)
+    weights = space.weights
+    entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
+    shifted = epsilon - (float(weights @ gram.diagonal()) - space.spread**2) / 2 - entropy
+    return min(1.0, gaussian_delta(shifted, space.spread) * (1 + 1e-9))
+
+
+class HalfSpaceSampler(Sampler):
+    """Draws noise conditioned on the half-space outside of which the value is zero; R = Phi(bound)."""
+
+    name: ClassVar[str] = "half-space"
+    direction = Direction.NOISE_FIRST
+
+    def __init__(self, pair: Pair, epsilon: float, dtype: str | None = None) -> None:
+        factor = upward_factor(pair.gram)
+        gram, bins = factor.gram, pair.bins
+        self._space = half_space(gram, epsilon)
+        self._bound = max(self._space.bound, -FARTHEST)
+        self.least_epsilon = epsilon
+        largest = float(gram.diagonal().max())
+        moved = abs(self._bound) + 10.0
+
+        def slack(name: str) -> Slack:
+            return loss_slack(bins, largest, largest / 2, factor.residual, name, moved)
+
+        order = max(1, round(-self._bound / self._space.spread))
+        self.dtype = dtype or choose_dtype(slack, order)
+        self.slack = slack(self.dtype)
+        self.layout = layout(bins, most_blocks=8)
+        self._log_range = float(log_ndtr(self._bound))
+        direction = factor.root.T @ self._space.weights
+        with wide_jax():
+            self._root = jnp.asarray(factor.root.T, self.dtype)
+            self._half = jnp.asarray(gram.diagonal() / 2, self.dtype)
+            self._along = jnp.asarray(direction / np.linalg.norm(direction), self.dtype)
+
+    @property
+    def weights(self) -> FloatArray:
+        """The weights p of the half-space."""
+        return self._space.weights
+
+    def value_range(self, epsilon: float) -> float:
+        return math.exp(self._log_range) * (1 + 1e-9)
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            key = chunk_key(seed, self.direction, index)
+            loss = _half_space(key, self._root, self._half, self._along, math.exp(self._log_range), self.layout)
+            losses = np.asarray(loss, np.float64)
+        return Draw(losses, np.broadcast_to(self._log_range, losses.shape))
+
+
+@partial(jax.jit, static_argnames=("layout",))
+def _half_space(
+    key: jax.Array, root: jax.Array, half: jax.Array, along: jax.Array, mass: float, layout: Layout
+) -> jax.Array:
+    def block(key: jax.Array) -> jax.Array:
+        for_depth, noise = jax.random.split(key)
+        normals = standard_normals(noise, (layout.block, half.size), root.dtype)
+        uniform = 1.0 - jax.random.uniform(for_depth, (layout.block,), jnp.float64)
+        depth = jax.scipy.special.ndtri(uniform * mass).astype(root.dtype)
+        current = jnp.matmul(normals, along, precision=jax.lax.Precision.HIGHEST)
+        normals = normals + (depth - current)[:, None] * along
+        return -log_mean_exp(jnp.matmul(normals, root, precision=jax.lax.Precision.HIGHEST) - half)
+
+    return jax.lax.map(block, jax.random.split(key, layout.blocks)).ravel()

@@ -1,0 +1,221 @@
+"""The tilted sampler, for mixture-first and replace: its range is close to delta itself (docs/math.md, section 3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.errors import FloatArray, InvalidArgument, count
+from galton.pair import ROUNDOFF, Direction, Pair
+from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
+from galton.sampling.factor import upward_factor
+from galton.sampling.kernels import categorical, correlated, log_mean_exp
+from galton.sampling.slack import choose_dtype, loss_slack
+
+MAX_ORDER = 4096
+WORK = 4e9
+"""Exponentials spent at most on the search for the order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tilt:
+    """How 1 + t modes are drawn so that they attract each other, and what that does to the weight.
+
+    The first indices (the head: a pair for t = 1, a triple otherwise) are drawn jointly and exactly, the others one
+    after the other. For replace adjacency all modes also feel the field t * rowmean(G).
+
+    Attributes:
+      order: t.
+      field: the field, zero for mixture-first.
+      table: unnormalised joint weights of the first two indices.
+      log_head: logarithm of the constant part of the weight: the head's average and the field's own energy.
+      log_bound: logarithm of a bound on exp(t * eps) * V.
+    """
+
+    order: int
+    field: FloatArray
+    table: FloatArray
+    log_head: float
+    log_bound: float
+
+    def log_range(self, epsilon: float) -> float:
+        """Returns log R_t, the range of V at this epsilon and by itself an upper bound on delta."""
+        return self.log_bound - self.order * epsilon
+
+    @property
+    def head_size(self) -> int:
+        """How many indices are drawn exactly."""
+        return 2 if self.order == 1 else 3
+
+
+def _log_mean_exp(values: FloatArray) -> FloatArray:
+    peak = values.max(axis=-1)
+    return peak + np.log(np.exp(values - peak[..., None]).mean(axis=-1))
+
+
+def _log_tail(gram: FloatArray, field: FloatArray, index: int) -> float:
+    """log max_i (1/b) sum_k exp(field_k + index G[i, k]): bounds the weight's factor at this index."""
+    return float(_log_mean_exp(field + index * gram).max())
+
+
+def _tilt(gram: FloatArray, direction: Direction, order: int, log_tail: float) -> Tilt:
+    """A pair (i, j) has weight e_i E_ij e_j with E = exp(G), e = exp(field); a triple e_i e_j e_k E_ij E_ik E_jk.
+
+    The first two indices of a triple have the marginal e_i e_j E_ij (E diag(e) E)_ij, and the third follows given
+    the two: no table of b^3 entries is needed.
+    """
+    bins = gram.shape[0]
+    field = np.zeros(bins)
+    log_head = log_more = 0.0
+    if direction is Direction.REPLACE:
+        field = order * gram.mean(axis=1)
+        log_head = order**2 * float(gram.mean()) / 2
+        log_more = order * float(gram.diagonal().mean()) / 2
+    peak, top = float(gram.max()), float(field.max())
+    attraction, single = np.exp(gram - peak), np.exp(field - top)
+    table = attraction * single[:, None] * single
+    size = 2
+    if order > 1:
+        table *= (attraction * single) @ attraction
+        size = 3
+    pairs = size * (size - 1) // 2
+    log_head += pairs * peak + size * top + math.log(float(table.sum())) - size * math.log(bins)
+    shape = order * math.log(order) - (1 + order) * math.log(1 + order)
+    return Tilt(order, field, table, log_head, log_head + log_more + log_tail + shape + 1e-9)
+
+
+def tilt(gram: FloatArray, direction: Direction, order: int) -> Tilt:
+    """Returns the tilt of the given order."""
+    count("order", order, at_most=MAX_ORDER)
+    field = order * gram.mean(axis=1) if direction is Direction.REPLACE else np.zeros(gram.shape[0])
+    return _tilt(gram, direction, order, sum(_log_tail(gram, field, index) for index in range(3, order + 1)))
+
+
+def best_tilt(gram: FloatArray, direction: Direction, epsilon: float) -> Tilt:
+    """Returns the tilt with the smallest range at `epsilon`, by climbing in t until the range grows.
+
+    Every order gives a valid range, so that a search that ends early costs samples and never validity.
+    """
+    if direction is Direction.NOISE_FIRST:
+        raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
+    largest = max(3, min(MAX_ORDER, int(WORK / gram.size)))
+    found = best = tilt(gram, direction, 1)
+    log_tail = 0.0
+    for order in range(2, largest + 1):
+        if direction is Direction.REPLACE:
+            found = tilt(gram, direction, order)
+        else:
+            log_tail += _log_tail(gram, found.field, order) if order > 2 else 0.0
+            if order <= 3:
+                found = _tilt(gram, direction, order, log_tail)
+            else:
+                shape = order * math.log(order) - (1 + order) * math.log(1 + order)
+                found = Tilt(order, found.field, found.table, found.log_head, found.log_head + log_tail + shape + 1e-9)
+        if found.log_range(epsilon) < best.log_range(epsilon):
+            best = found
+        elif order > 3:
+            break
+    return best
+
+
+class TiltedSampler(Sampler):
+    """Draws 1 + t modes, attracted to each other by G, and a point around their sum; unbiased, with range R_t.
+
+    The order t is the one with the smallest range at `epsilon`, never chosen by what samples look like.
+    """
+
+    name: ClassVar[str] = "tilted"
+
+    def __init__(
+        self, pair: Pair, direction: Direction, epsilon: float, order: int | None = None, dtype: str | None = None
+    ) -> None:
+        factor = upward_factor(pair.gram)
+        gram, bins = factor.gram, pair.bins
+        self.direction = direction
+        self.tilt = best_tilt(gram, direction, epsilon) if order is None else tilt(gram, direction, order)
+        self.order = self.tilt.order
+        largest = float(gram.diagonal().max())
+        sides = 2 if direction is Direction.REPLACE else 1
+
+        def slack(name: str) -> Slack:
+            one = loss_slack(bins, largest, 2 * (self.order + 1) * largest, factor.residual, name)
+            choices = 4 * (self.order + 2) * bins * bins * ROUNDOFF
+            return Slack(sides * one.epsilon, one.lost + choices)
+
+        self.dtype = dtype or choose_dtype(slack, self.order)
+        self.slack = slack(self.dtype)
+        self.layout = layout(bins, most_blocks=4)
+        with wide_jax():
+            self._table = jnp.asarray(np.cumsum(self.tilt.table))
+            self._field = jnp.asarray(self.tilt.field)
+            self._gram = jnp.asarray(gram)
+            self._root = jnp.asarray(factor.root.T, self.dtype)
+            self._half = jnp.asarray(gram.diagonal() / 2, self.dtype)
+
+    def value_range(self, epsilon: float) -> float:
+        return math.exp(min(self.tilt.log_range(epsilon), 700.0))
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            key = chunk_key(seed, self.direction, index)
+            loss, statistic, log_weight = _tilted(
+                key,
+                self._table,
+                self._field,
+                self._gram,
+                self._root,
+                self._half,
+                self.order,
+                self.tilt.head_size,
+                self.direction,
+                self.layout,
+            )
+            statistics = np.asarray(statistic, np.float64)
+            log_weights = np.asarray(log_weight) + self.tilt.log_head - self.order * statistics
+            return Draw(np.asarray(loss, np.float64), log_weights)
+
+
+@partial(jax.jit, static_argnames=("head_size", "direction", "layout"))
+def _tilted(
+    key: jax.Array,
+    table: jax.Array,
+    field: jax.Array,
+    gram: jax.Array,
+    root: jax.Array,
+    half: jax.Array,
+    order: int,
+    head_size: int,
+    direction: Direction,
+    layout: Layout,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns losses, the statistic of the tilt, and the tail's part of the log weight; tuples are drawn in float64."""
+    bins = half.size
+
+    def block(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        for_head, for_tail, noise = jax.random.split(key, 3)
+        uniform = jax.random.uniform(for_head, (layout.block,), jnp.float64)
+        first = jnp.minimum(jnp.searchsorted(table, uniform * table[-1], side="right"), table.size - 1)
+        shift = field + gram[first // bins] + gram[first % bins]
+
+        def extend(index: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            shift, log_weight = state
+            uniform = jax.random.uniform(jax.random.fold_in(for_tail, index), (layout.block,), jnp.float64)
+            chosen, log_mean = categorical(shift, uniform)
+            return shift + gram[chosen], jnp.where(index < head_size, log_weight, log_weight + log_mean)
+
+        shift, log_weight = jax.lax.fori_loop(2, order + 1, extend, (shift, jnp.zeros(layout.block)))
+        point = correlated(noise, root, layout.block) + shift.astype(root.dtype)
+        mixture = log_mean_exp(point - half).astype(jnp.float64)
+        if direction is Direction.MIXTURE_FIRST:
+            return mixture, mixture, log_weight
+        mirrored = log_mean_exp(-point - half)
+        return mixture - mirrored, mixture + point.astype(jnp.float64).mean(axis=-1), log_weight
+
+    loss, statistic, log_weight = jax.lax.map(block, jax.random.split(key, layout.blocks))
+    return loss.ravel(), statistic.ravel(), log_weight.ravel()
