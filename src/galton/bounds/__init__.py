@@ -1,5 +1,7 @@
 """Confidence bounds on the mean of bounded samples; a bound's name says in which direction it errs."""
 
 from galton.bounds.exponents import BOUNDS, Bernstein, Bound, ChernoffKL, OneSided
+from galton.bounds.fixed import FixedSample
+from galton.bounds.sequences import BettingTest, EmpiricalBernstein
 
-__all__ = ["BOUNDS", "Bernstein", "Bound", "ChernoffKL", "OneSided"]
+__all__ = ["BOUNDS", "Bernstein", "BettingTest", "Bound", "ChernoffKL", "EmpiricalBernstein", "FixedSample", "OneSided"]

@@ -21,23 +21,20 @@ def correlated(key: jax.Array, root: jax.Array, size: int) -> jax.Array:
     return jnp.matmul(normals, root, precision=jax.lax.Precision.HIGHEST)
 
 
-def categorical(logits: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Draws one index per row with probability proportional to exp(logits); also returns log mean exp of the row.
+def categorical(weights: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Draws one index per row with probability proportional to the weights; also returns the rows' totals.
 
     By inversion in two steps, groups then members, so that a row of b costs O(b) and not a cumulative sum of b.
     """
-    rows, bins = logits.shape
+    rows, bins = weights.shape
     width = 1 << ((bins - 1).bit_length() + 1) // 2
     groups = -(-bins // width)
-    peak = logits.max(axis=-1)
-    weights = jnp.pad(jnp.exp(logits - peak[:, None]), ((0, 0), (0, groups * width - bins)))
-    weights = weights.reshape(rows, groups, width)
-    sums = weights.sum(axis=-1)
+    blocks = jnp.pad(weights, ((0, 0), (0, groups * width - bins))).reshape(rows, groups, width)
+    sums = blocks.sum(axis=-1)
     total = sums.sum(axis=-1)
     group, rest = _invert(sums, uniform * total)
-    member, _ = _invert(jnp.take_along_axis(weights, group[:, None, None], axis=1)[:, 0], rest)
-    chosen = jnp.minimum(group * width + member, bins - 1)
-    return chosen, peak + jnp.log(total) - jnp.log(jnp.asarray(bins, logits.dtype))
+    member, _ = _invert(jnp.take_along_axis(blocks, group[:, None, None], axis=1)[:, 0], rest)
+    return jnp.minimum(group * width + member, bins - 1), total
 
 
 def _invert(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -9,7 +9,7 @@ from galton.sampling.base import Slack
 from galton.sampling.normals import ERROR, lost_probability
 
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
-FREE_SLACK = 5e-3
+FREE_SLACK = 1e-3
 """float32 is used while its slack changes delta by less than about this, relatively."""
 
 _EXPONENT = 46.0

@@ -196,20 +196,27 @@ def _tilted(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns losses, the statistic of the tilt, and the tail's part of the log weight; tuples are drawn in float64."""
     bins = half.size
+    peak = gram.max()
+    attraction = jnp.exp(gram - peak)
 
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         for_head, for_tail, noise = jax.random.split(key, 3)
         uniform = jax.random.uniform(for_head, (layout.block,), jnp.float64)
         first = jnp.minimum(jnp.searchsorted(table, uniform * table[-1], side="right"), table.size - 1)
         shift = field + gram[first // bins] + gram[first % bins]
+        level = shift.max(axis=-1)
 
-        def extend(index: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            shift, log_weight = state
+        def extend(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            """One more mode, with probability proportional to exp(shift) = weights * exp(level)."""
+            shift, weights, level, log_weight = state
             uniform = jax.random.uniform(jax.random.fold_in(for_tail, index), (layout.block,), jnp.float64)
-            chosen, log_mean = categorical(shift, uniform)
-            return shift + gram[chosen], jnp.where(index < head_size, log_weight, log_weight + log_mean)
+            chosen, total = categorical(weights, uniform)
+            level = level + jnp.log(total)
+            log_weight = jnp.where(index < head_size, log_weight, log_weight + level - jnp.log(bins))
+            return shift + gram[chosen], weights * attraction[chosen] / total[:, None], level + peak, log_weight
 
-        shift, log_weight = jax.lax.fori_loop(2, order + 1, extend, (shift, jnp.zeros(layout.block)))
+        start = (shift, jnp.exp(shift - level[:, None]), level, jnp.zeros(layout.block))
+        shift, _, _, log_weight = jax.lax.fori_loop(2, order + 1, extend, start)
         point = correlated(noise, root, layout.block) + shift.astype(root.dtype)
         mixture = log_mean_exp(point - half).astype(jnp.float64)
         if direction is Direction.MIXTURE_FIRST:

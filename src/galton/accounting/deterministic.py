@@ -1,0 +1,93 @@
+"""Bounds that need no sampling: a bracket, a sanity check, and a fallback (docs/math.md, sections 3 to 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+
+from galton.errors import non_negative, probability
+from galton.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from galton.pair import Direction, Pair, directions
+from galton.sampling.factor import upward_factor
+from galton.sampling.halfspace import noise_first_bound
+from galton.sampling.tilted import best_tilt
+
+
+def delta_upper_bound(pair: Pair, epsilon: float, adjacency: str = "add-or-remove") -> float:
+    """Returns a deterministic upper bound on delta for any C, in milliseconds and with no randomness.
+
+    Formal guarantee: delta(epsilon) of the pair is at most this, with certainty: the smaller of the unamplified
+    Gaussian mechanism's delta and the range R_t of the tilted sampler (mixture-first, replace) or a Gaussian bound
+    by Jensen's inequality (noise-first).
+    """
+    non_negative("epsilon", epsilon)
+    return max(direction_upper_bound(pair, direction, epsilon) for direction in directions(adjacency))
+
+
+def direction_upper_bound(pair: Pair, direction: Direction, epsilon: float) -> float:
+    """Returns the deterministic upper bound on delta in one direction."""
+    gram = upward_factor(pair.gram).gram
+    mu = math.sqrt(float(gram.diagonal().max())) * (2 if direction is Direction.REPLACE else 1)
+    unamplified = min(1.0, gaussian_delta(epsilon, mu) * (1 + 1e-9))
+    if direction is Direction.NOISE_FIRST:
+        return min(unamplified, noise_first_bound(gram, epsilon))
+    return min(unamplified, math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon))))
+
+
+def direction_lower_bound(pair: Pair, direction: Direction, epsilon: float) -> float:
+    """Returns a deterministic lower bound on the pair's delta: all entries of G lowered to the least (section 5)."""
+    if direction is Direction.REPLACE:
+        return 0.0
+    return gaussian_delta(epsilon, pair.mu_lower) * (1 - 1e-9)
+
+
+def epsilon_upper_bound(pair: Pair, delta: float, adjacency: str = "add-or-remove") -> float:
+    """Returns an epsilon at which delta is certainly not exceeded, within a thousandth of the least such by this bound."""
+    probability("delta", delta)
+    high = gaussian_epsilon(delta, pair.mu_upper * (2 if adjacency == "replace" else 1)) * (1 + 1e-9)
+    return _least(lambda epsilon: delta_upper_bound(pair, epsilon, adjacency) <= delta, 0.0, high, 1e-3 * high)
+
+
+def multiplier_upper_bound(pair: Pair, epsilon: float, delta: float, adjacency: str = "add-or-remove") -> float:
+    """Returns a noise multiplier that is certainly enough, within half a percent of the least such by this bound."""
+    high = math.log((2 if adjacency == "replace" else 1) / gaussian_mu(epsilon, delta)) + 1e-9
+
+    def enough(log_multiplier: float) -> bool:
+        return delta_upper_bound(pair.at(math.exp(log_multiplier)), epsilon, adjacency) <= delta
+
+    low = high - 0.7
+    while enough(low) and low > high - 20:
+        low, high = low - 0.7, low
+    return math.exp(_least(enough, low, high, 5e-3))
+
+
+def _least(enough: Callable[[float], bool], low: float, high: float, width: float) -> float:
+    """Bisects a monotone condition that holds at `high`; returns a point where it holds."""
+    if enough(low):
+        return low
+    while high - low > width:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def solve(function: Callable[[float], float], target: float, guess: float, least: float, most: float) -> float:
+    """Finds x in [least, most] with function(x) = target for a decreasing function, on a log scale from `guess`."""
+
+    def excess(log_x: float) -> float:
+        return math.log(max(function(math.exp(log_x)), 1e-300)) - math.log(target)
+
+    low = high = math.log(min(max(guess, least), most))
+    step = 0.02
+    while excess(low) < 0 and low > math.log(least):
+        low, step = max(low - step, math.log(least)), 2 * step
+    step = 0.02
+    while excess(high) > 0 and high < math.log(most):
+        high, step = min(high + step, math.log(most)), 2 * step
+    if excess(low) <= 0:
+        return math.exp(low)
+    if excess(high) >= 0:
+        return math.exp(high)
+    return math.exp(float(brentq(excess, low, high, xtol=2e-6, rtol=1e-12)))

@@ -1,0 +1,187 @@
+"""delta with bounds: one run of a sampler per direction, turned into confidence intervals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from galton.accounting.deterministic import direction_lower_bound, direction_upper_bound
+from galton.accounting.options import SEQUENCE, Options
+from galton.bounds import BOUNDS, EmpiricalBernstein, FixedSample
+from galton.errors import non_negative
+from galton.pair import Direction, Pair
+from galton.sampling import Choice, choose_sampler, draws
+
+TINY = 1e-280
+"""Ranges below this are not worth a sample: delta is zero for every purpose."""
+
+Limit = EmpiricalBernstein | FixedSample
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate between two limits."""
+
+    estimate: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class DirectionDelta:
+    """delta in one direction.
+
+    Attributes:
+      direction: mixture-first (REMOVE), noise-first (ADD) or replace.
+      delta, lower, upper: estimate and limits.
+      samples: samples taken.
+      sampler, reason: which sampler, and why.
+      range: R, the largest value a sample can have.
+      slack_epsilon, lost: what floating point may cost; the limits already include it.
+      deterministic_upper: upper bound that needs no sampling.
+    """
+
+    direction: str
+    delta: float
+    lower: float
+    upper: float
+    samples: int
+    sampler: str
+    reason: str
+    range: float
+    slack_epsilon: float
+    lost: float
+    deterministic_upper: float
+
+
+@dataclass(frozen=True)
+class DeltaEstimate:
+    """delta at one epsilon: the larger of the directions that the adjacency asks for."""
+
+    epsilon: float
+    delta: float
+    lower: float
+    upper: float
+    confidence: float
+    bound: str
+    adjacency: str
+    samples: int
+    sampler: str
+    range: float
+    seed: int
+    by_direction: tuple[DirectionDelta, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary."""
+        return asdict(self)
+
+
+def delta(pair: Pair, epsilon: float, options: Options | None = None) -> DeltaEstimate:
+    """Returns delta at `epsilon` with limits that all hold at once with probability `options.confidence`.
+
+    With the default confidence sequence the run stops by itself once the interval is as narrow as asked; with a
+    fixed-sample bound it takes exactly `options.samples`.
+    """
+    options = options or Options()
+    non_negative("epsilon", epsilon)
+    start = time.perf_counter()
+    seed = options.fresh_seed()
+    failure = (1 - options.confidence) / (2 * len(options.directions))
+    found: list[DirectionDelta] = []
+    for direction in options.directions:
+        settled = max((other.lower for other in found), default=0.0)
+        found.append(direction_delta(pair, direction, epsilon, failure, seed, options, settled))
+    top = max(found, key=lambda one: one.delta)
+    return DeltaEstimate(
+        epsilon=float(epsilon),
+        delta=top.delta,
+        lower=max(one.lower for one in found),
+        upper=max(one.upper for one in found),
+        confidence=options.confidence,
+        bound=options.bound,
+        adjacency=options.adjacency,
+        samples=sum(one.samples for one in found),
+        sampler=top.sampler,
+        range=top.range,
+        seed=seed,
+        by_direction=tuple(found),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def direction_delta(
+    pair: Pair, direction: Direction, epsilon: float, failure: float, seed: int, options: Options, settled: float
+) -> DirectionDelta:
+    """Returns delta in one direction; stops early too once the upper limit is below `settled`."""
+    certain = direction_upper_bound(pair, direction, epsilon)
+    floor = direction_lower_bound(pair, direction, epsilon)
+    chosen = choose_sampler(pair, direction, epsilon, options.sampler)
+    sampler = chosen.sampler
+    value_range = sampler.value_range(epsilon)
+    interval, samples = Interval(0.0, 0.0, certain), 0
+    if certain > TINY:
+
+        def enough(intervals: Sequence[Interval]) -> bool:
+            one = intervals[0]
+            return one.upper - one.lower <= options.rel_width * one.estimate or one.upper < settled
+
+        (interval,), samples = observe(chosen, [epsilon], failure, seed, options, enough)
+    upper = min(interval.upper, certain)
+    lower = min(max(interval.lower, floor), upper)
+    return DirectionDelta(
+        direction=direction.value,
+        delta=min(max(interval.estimate, lower), upper),
+        lower=lower,
+        upper=upper,
+        samples=samples,
+        sampler=sampler.name,
+        reason=chosen.reason if samples else "no sample needed: the deterministic bound is zero for every purpose",
+        range=value_range,
+        slack_epsilon=sampler.slack.epsilon,
+        lost=sampler.slack.lost,
+        deterministic_upper=certain,
+    )
+
+
+def observe(
+    chosen: Choice,
+    epsilons: Sequence[float],
+    failure: float,
+    seed: int,
+    options: Options,
+    enough: Callable[[Sequence[Interval]], bool],
+) -> tuple[list[Interval], int]:
+    """Runs one sampler and returns an interval for every epsilon, with the number of samples taken.
+
+    Every single limit fails with probability at most `failure`. `enough` may stop the run only with a sequence.
+    """
+    sampler = chosen.sampler
+
+    def limit(epsilon: float) -> Limit:
+        value_range = max(sampler.value_range(epsilon), TINY)
+        if options.bound == SEQUENCE:
+            return EmpiricalBernstein(value_range, failure, options.rel_width / 2, options.budget)
+        return FixedSample(BOUNDS[options.bound], value_range, failure)
+
+    uppers, lowers = [limit(epsilon) for epsilon in epsilons], [limit(epsilon) for epsilon in epsilons]
+    samples = 0
+
+    def intervals() -> list[Interval]:
+        result = []
+        for epsilon, high, low in zip(epsilons, uppers, lowers, strict=True):
+            lost = sampler.lost_delta(epsilon)
+            estimate = (high.mean + low.mean) / 2
+            result.append(Interval(estimate, max(0.0, low.lower() - lost), min(1.0, high.upper() + lost)))
+        return result
+
+    for draw in draws(sampler, options.budget, seed, options.workers, options.progress):
+        for epsilon, high, low in zip(epsilons, uppers, lowers, strict=True):
+            high.add(sampler.values(draw, epsilon, rounding=1))
+            low.add(sampler.values(draw, epsilon, rounding=-1))
+        samples += len(draw)
+        if options.bound == SEQUENCE and enough(intervals()):
+            break
+    return intervals(), samples

@@ -1,0 +1,70 @@
+"""How the accountant samples: one value that every question takes."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from galton.bounds import BOUNDS
+from galton.errors import choice, count, positive, probability
+from galton.pair import Direction, directions
+from galton.sampling.base import SEED_LIMIT, check_seed
+from galton.sampling.choice import SAMPLERS
+from galton.sampling.schedule import Progress
+
+SEQUENCE = "sequence"
+DEFAULT_SAMPLES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to sample.
+
+    Attributes:
+      adjacency: add-or-remove, add, remove or replace.
+      sampler: auto, plain or tilted.
+      bound: `sequence` (a confidence sequence: the run stops by itself once the interval is narrow enough), or a
+        fixed-sample bound, kl, one-sided or bernstein, which takes exactly `samples`.
+      samples: samples per direction: at most for a sequence, exactly for a fixed-sample bound. None: 4 million.
+      rel_width: width of the interval, relative to the estimate, at which a sequence stops.
+      confidence: probability that all limits reported hold at once.
+      seed: None takes the operating system's entropy.
+      workers: threads.
+      progress: called as progress(what, done, total).
+    """
+
+    adjacency: str = "add-or-remove"
+    sampler: str = "auto"
+    bound: str = SEQUENCE
+    samples: int | None = None
+    rel_width: float = 0.02
+    confidence: float = 0.999
+    seed: int | None = None
+    workers: int = 2
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        directions(self.adjacency)
+        choice("sampler", self.sampler, SAMPLERS)
+        choice("bound", self.bound, (SEQUENCE, *BOUNDS))
+        if self.samples is not None:
+            count("samples", self.samples)
+        positive("rel_width", self.rel_width)
+        probability("confidence", self.confidence)
+        if self.seed is not None:
+            check_seed(self.seed)
+        count("workers", self.workers, at_most=1024)
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The divergences to look at."""
+        return directions(self.adjacency)
+
+    @property
+    def budget(self) -> int:
+        """Samples per direction."""
+        return DEFAULT_SAMPLES if self.samples is None else self.samples
+
+    def fresh_seed(self) -> int:
+        """Returns the seed chosen by the user, or a new one from the operating system."""
+        return secrets.randbelow(SEED_LIMIT) if self.seed is None else self.seed
