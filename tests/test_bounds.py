@@ -126,9 +126,6 @@ def test_kl_of_no_event_is_the_exact_bound() -> None:
     assert ChernoffKL().upper(0.0, 1000, 1e-6) == pytest.approx(1 - 1e-6 ** (1 / 1000), rel=1e-9)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=InvalidArgument, reason="the tolerance of 1e-9 is undone by the check of the claim"
-)
 @all_bounds
 def test_mean_above_the_range_by_rounding_is_the_range(bound: Bound) -> None:
     assert bound.upper(np.nextafter(1.0, 2.0), 10, 0.1) == 1.0

@@ -71,7 +71,7 @@ def test_good_values_pass_as_plain_python(call: Callable[[], object], expected: 
         ),
         (lambda: errors.array("x", ["a"], 1), "x = ['a']: must be an array of real numbers"),
         (lambda: errors.array("x", [1j], 1), "x = [1j]: must be an array of real numbers"),
-        (lambda: errors.array("x", [None], 1), "x[0] = nan: must be finite"),  # type: ignore[arg-type]
+        (lambda: errors.array("x", [None], 1), "x = [None]: must be an array of real numbers"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_values_are_refused_in_one_line_with_value_and_remedy(call: Callable[[], object], message: str) -> None:
@@ -95,13 +95,11 @@ def test_error_carries_its_parts_and_stays_on_one_short_line() -> None:
     assert len(str(error)) < 110
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="an error cannot cross from one process to another")
 def test_error_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(InvalidArgument("x", 3, "must be 4")))
     assert (str(error), error.argument, error.value, error.remedy) == ("x = 3: must be 4", "x", 3, "must be 4")
 
 
-@pytest.mark.xfail(strict=True, reason="the imaginary part is dropped with a warning")
 @pytest.mark.parametrize(
     "call",
     [lambda: errors.array("x", np.array([1 + 2j]), 1), lambda: errors.real("x", np.complex128(1 + 2j))],  # type: ignore[arg-type]
@@ -226,9 +224,7 @@ def test_unwritable_places_are_named(tmp_path: Path) -> None:
         (b'{"a": NaN}', "NaN is not allowed"),
         (b'{"a": [Infinity]}', "Infinity is not allowed"),
         (b'{"a": -Infinity}', "-Infinity is not allowed"),
-        pytest.param(
-            b'{"a": 1e999}', "not valid JSON", marks=pytest.mark.xfail(strict=True, reason="1e999 is read as infinity")
-        ),
+        pytest.param(b'{"a": 1e999}', "not valid JSON"),
         (b"", "not valid JSON"),
         (b'{"a": 1', "not valid JSON"),
         (b'{"a": 1} x', "not valid JSON"),

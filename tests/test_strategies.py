@@ -314,9 +314,6 @@ def test_inverse_blt_is_the_inverse_and_inverts_back(decay: list[float], scale: 
     close(again.scale[order], np.array(scale)[np.argsort(decay)])
 
 
-@pytest.mark.xfail(
-    strict=True, raises=InvalidArgument, reason="inverse() of a BLT needs only the matrix to be invertible"
-)
 def test_blt_whose_inverse_has_complex_decays_still_has_an_inverse() -> None:
     strategy = Blt(12, [0.5, 0.6], [-1.0, 1.0], allow_negative=True)
     close(strategy.inverse() @ strategy.matrix(), np.eye(12))
@@ -419,14 +416,7 @@ def test_stream_treats_every_coordinate_alike(kind: str, shape: tuple[int, ...])
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(
-            kind, marks=pytest.mark.xfail(strict=True, raises=TypeError, reason="TreeStream promotes the dtype")
-        )
-        if kind == "tree"
-        else kind
-        for kind in ("identity", "sqrt:5", "scaled blt", "dense", "tree")
-    ],
+    [pytest.param(kind) if kind == "tree" else kind for kind in ("identity", "sqrt:5", "scaled blt", "dense", "tree")],
 )
 @pytest.mark.parametrize(("dtype", "x64"), [(jnp.bfloat16, False), (jnp.float32, True)])
 def test_stream_keeps_the_dtype_of_its_noise(kind: str, dtype: Any, x64: bool) -> None:
@@ -569,11 +559,7 @@ def test_missing_key_is_refused(key: str) -> None:
         ('{"format":"galton-strategy","version":2}', "version 2"),
         ('{"format":"galton-strategy","version":1}', "hash"),
         ('{"format":"galton-strategy","version":1,"rounds":NaN}', "NaN"),
-        pytest.param(
-            '{"format":"galton-strategy","version":1,"rounds":1e999}',
-            "JSON",
-            marks=pytest.mark.xfail(strict=True, raises=ValueError, reason="1e999 is read as inf and breaks the hash"),
-        ),
+        pytest.param('{"format":"galton-strategy","version":1,"rounds":1e999}', "JSON"),
     ],
 )
 def test_file_that_is_no_strategy_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -672,7 +658,6 @@ def test_bad_values_are_refused_by_name(build: Callable[[], Strategy], argument:
         build()
 
 
-@pytest.mark.xfail(strict=True, raises=(TypeError, AttributeError), reason="rounds is checked but not made an int")
 @pytest.mark.parametrize("build", [lambda n: Toeplitz(n, [1.0]), lambda n: Blt(n, [0.5], [0.5]), Tree])
 def test_numpy_integers_are_as_good_as_python_ones(build: Callable[[Any], Strategy]) -> None:
     assert build(np.int64(4)).digest == build(4).digest

@@ -29,6 +29,9 @@ class InvalidArgument(GaltonError, ValueError):
         self.argument, self.value, self.remedy = argument, value, remedy
         super().__init__(f"{argument} = {_brief(value)}: {remedy}")
 
+    def __reduce__(self) -> tuple[type[InvalidArgument], tuple[str, Any, str]]:
+        return type(self), (self.argument, self.value, self.remedy)
+
 
 class InvalidFile(GaltonError, ValueError):
     """A file that cannot be read, or whose content is not what it claims to be."""
@@ -37,7 +40,10 @@ class InvalidFile(GaltonError, ValueError):
 def _brief(value: Any) -> str:
     if isinstance(value, np.generic):
         value = value.item()
-    text = repr(value).replace("\n", " ")
+    try:
+        text = repr(value).replace("\n", " ")
+    except ValueError:  # an integer with too many digits to print
+        text = f"a number of {value.bit_length()} bits"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -68,6 +74,8 @@ def probability(argument: str, value: float) -> float:
 def real(argument: str, value: float) -> float:
     """Returns `value` as a finite float."""
     try:
+        if isinstance(value, bool | str | bytes | complex):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(argument, value, "must be a number") from None
@@ -101,7 +109,10 @@ def choice(argument: str, value: str, allowed: tuple[str, ...]) -> str:
 def array(argument: str, value: ArrayLike, ndim: int) -> FloatArray:
     """Returns a read-only float64 copy of a finite array with `ndim` axes."""
     try:
-        result = np.array(value, dtype=np.float64)
+        raw = np.asarray(value)
+        if raw.dtype.kind not in "fiu":
+            raise TypeError
+        result = np.array(raw, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(argument, value, "must be an array of real numbers") from None
     if result.ndim != ndim:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -28,9 +29,9 @@ def write_text(path: Path, text: str) -> None:
     """Writes to a temporary file beside `path`, then renames: a failure leaves the old file as it was."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".galton-")
+    except (OSError, ValueError) as error:
+        raise InvalidFile(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)
@@ -52,11 +53,14 @@ def _umask() -> int:
 def read_json(path: Path) -> Json:
     """Reads a JSON object; NaN and infinities are refused."""
 
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not allowed")
+    def finite(text: str) -> float:
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError(f"{text[:20]} is not allowed")
+        return number
 
     try:
-        value = json.loads(path.read_text(), parse_constant=refuse)
+        value = json.loads(path.read_text(), parse_constant=finite, parse_float=finite)
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:

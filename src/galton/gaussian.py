@@ -12,8 +12,10 @@ from galton.errors import non_negative, positive, probability
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Returns the exact delta of N(mu, 1) against N(0, 1): Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)."""
-    if mu <= 0:
-        return max(0.0, -math.expm1(epsilon))
+    if non_negative("mu", mu) == 0:
+        return -math.expm1(min(epsilon, 0.0))
+    if epsilon == 0:
+        return math.erf(mu / math.sqrt(8))
     inside, outside = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
     log_ratio = min(0.0, epsilon + float(log_ndtr(outside)) - float(log_ndtr(inside)))
     return float(ndtr(inside)) * -math.expm1(log_ratio)
@@ -28,7 +30,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     high = mu * mu / 2 + mu
     while gaussian_delta(high, mu) > delta:
         high *= 2
-    return float(brentq(lambda x: gaussian_delta(x, mu) - delta, 0.0, high, xtol=1e-300, rtol=1e-14))
+    return float(brentq(lambda x: gaussian_delta(x, mu) - delta, 0.0, high, xtol=1e-300, rtol=1e-12, maxiter=1000))
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -40,4 +42,4 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         low /= 2
     while gaussian_delta(epsilon, high) <= delta:
         high *= 2
-    return float(brentq(lambda x: gaussian_delta(epsilon, x) - delta, low, high, xtol=1e-300, rtol=1e-14))
+    return float(brentq(lambda x: gaussian_delta(epsilon, x) - delta, low, high, xtol=1e-300, rtol=1e-12, maxiter=1000))

@@ -42,14 +42,16 @@ class Training(Workload):
     learning_rates: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        count("rounds", self.rounds)
+        object.__setattr__(self, "rounds", count("rounds", self.rounds))
         real("momentum", self.momentum)
         if not 0 <= self.momentum < 1:
             raise InvalidArgument("momentum", self.momentum, "must be at least 0 and below 1")
         if self.learning_rates is not None:
             rates = array("learning_rates", self.learning_rates, 1)
             if rates.shape != (self.rounds,):
-                raise InvalidArgument("learning_rates", rates.shape, f"must have one entry a round, shape ({self.rounds},)")
+                raise InvalidArgument(
+                    "learning_rates", rates.shape, f"must have one entry a round, shape ({self.rounds},)"
+                )
             if not (rates >= 0).all() or not (rates > 0).any():
                 raise InvalidArgument("learning_rates", float(rates.min()), "must be non-negative and not all zero")
             object.__setattr__(self, "learning_rates", rates)
@@ -117,8 +119,8 @@ def cooldown(rounds: int, start: float = 0.25, final: float = 0.05) -> FloatArra
     positive("final", final)
     if not 0 <= real("start", start) < 1:
         raise InvalidArgument("start", start, "must be at least 0 and below 1")
-    first = start * rounds
-    progress = np.clip((np.arange(rounds) - first) / max(rounds - 1 - first, 1.0), 0.0, 1.0)
+    first = min(start * rounds, rounds - 1 - 1e-9)
+    progress = np.clip((np.arange(rounds) - first) / (rounds - 1 - first), 0.0, 1.0)
     return 1.0 + (final - 1.0) * progress
 
 

@@ -51,8 +51,9 @@ def epsilon_upper_bound(pair: Pair, delta: float, adjacency: str = "add-or-remov
 
 
 def multiplier_upper_bound(pair: Pair, epsilon: float, delta: float, adjacency: str = "add-or-remove") -> float:
-    """Returns a noise multiplier that is certainly enough, within half a percent of the least such by this bound."""
-    high = math.log((2 if adjacency == "replace" else 1) / gaussian_mu(epsilon, delta)) + 1e-9
+    """Returns a noise multiplier that is certainly enough, within 3% of the least such by this bound."""
+    sides = 2 if adjacency == "replace" else 1
+    high = math.log(sides * pair.at(1.0).mu_upper / gaussian_mu(epsilon, delta)) + 1e-8
 
     def enough(log_multiplier: float) -> bool:
         return delta_upper_bound(pair.at(math.exp(log_multiplier)), epsilon, adjacency) <= delta
@@ -60,7 +61,7 @@ def multiplier_upper_bound(pair: Pair, epsilon: float, delta: float, adjacency: 
     low = high - 0.7
     while enough(low) and low > high - 20:
         low, high = low - 0.7, low
-    return math.exp(_least(enough, low, high, 5e-3))
+    return math.exp(_least(enough, low, high, 0.03))
 
 
 def _least(enough: Callable[[float], bool], low: float, high: float, width: float) -> float:

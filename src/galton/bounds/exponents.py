@@ -142,6 +142,7 @@ def _scaled(mean: float, claim: float, value_range: float) -> tuple[float, float
     positive("claim", claim)
     if mean > value_range * (1 + 1e-9):
         raise InvalidArgument("mean", mean, f"must not exceed the range {value_range}")
+    mean = min(mean, value_range)
     if claim > value_range or claim < mean:
         raise InvalidArgument("claim", claim, f"must lie between the mean {mean} and the range {value_range}")
-    return min(mean / value_range, 1.0), claim / value_range
+    return mean / value_range, claim / value_range

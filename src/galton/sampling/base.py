@@ -57,7 +57,9 @@ class Layout:
 def layout(bins: int, most_blocks: int = 32) -> Layout:
     """Returns blocks of about 2^17 normals, and chunks that take well under a second on a small machine."""
     block = max(1 << 8, min(1 << 15, _power_of_two((1 << 17) // bins)))
-    return Layout(block, max(1, min(most_blocks, (1 << 17) // block, _power_of_two((1 << 30) // (bins * bins * block)))))
+    return Layout(
+        block, max(1, min(most_blocks, (1 << 17) // block, _power_of_two((1 << 30) // (bins * bins * block))))
+    )
 
 
 def _power_of_two(number: int) -> int:

@@ -45,5 +45,7 @@ def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: 
     if requested == "tilted":
         return Choice(sharp, f"asked for: {words}, range {value_range:.3g}")
     if value_range * cost < 1.0:
-        return Choice(sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost a sample")
+        return Choice(
+            sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost a sample"
+        )
     return Choice(PlainSampler(pair, direction), f"plain: the range of {words} is {value_range:.3g}, no gain over 1")

@@ -45,4 +45,6 @@ def upward_factor(gram: FloatArray) -> Factor:
             return Factor(cholesky(raised, lower=True, check_finite=False), raised, residual)
         except LinAlgError:
             jitter *= 10
-    raise InvalidArgument("gram", f"matrix of {size} modes", "must be positive semi-definite; it is not, beyond rounding")
+    raise InvalidArgument(
+        "gram", f"matrix of {size} modes", "must be positive semi-definite; it is not, beyond rounding"
+    )

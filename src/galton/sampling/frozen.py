@@ -22,20 +22,11 @@ from galton.sampling.factor import upward_factor
 from galton.sampling.halfspace import half_space
 from galton.sampling.kernels import correlated, log_mean_exp
 
-_BLOCK = 1 << 11
+BLOCK = 1 << 12
+"""Samples evaluated at a time; every number of samples is a multiple, so that nothing is compiled twice."""
+
 _SHARPNESS = (np.inf, 1.0, 0.5, 0.25, 0.0)
 """How strongly a proposal keeps to one mode: inf is the mode alone, 0 all modes alike."""
-
-
-class _Frozen(NamedTuple):
-    """What does not change with noise multiplier and epsilon."""
-
-    noise: jax.Array
-    centre: jax.Array
-    counts: jax.Array
-    energies: jax.Array
-    log_weights: jax.Array
-    half: jax.Array
 
 
 class Estimate(NamedTuple):
@@ -45,51 +36,64 @@ class Estimate(NamedTuple):
     relative_error: float
 
 
-def samples_for(bins: int) -> int:
-    """Returns how many frozen samples are affordable: fewer where every one costs b^2 more."""
-    return _BLOCK * max(2, min(16, (1 << 30) // (bins * bins * _BLOCK)))
+class _Proposals(NamedTuple):
+    """The proposals N(G c, G): rows of counts c, their energies c G c / 2 and the logarithms of their weights."""
+
+    counts: jax.Array
+    energies: jax.Array
+    log_weights: jax.Array
+
+
+def blocks_for(modes: int) -> int:
+    """Returns how many blocks of frozen samples are affordable: fewer where every sample costs modes^2 more."""
+    return max(1, min(8, (1 << 30) // (modes * modes * BLOCK)))
 
 
 class FrozenMixture:
-    """Mixture-first and replace: importance sampling from the mixture of proposals N(G c, G), c rows of counts.
+    """Mixture-first and replace: importance sampling from a mixture of proposals N(G c, G), c rows of counts.
 
     The counts are s * softmax(s * sharpness * G[i]) for every mode i, with s such that the loss at the centre of the
     proposal is epsilon. They are designed at (pair, epsilon) and then frozen with the normals.
     """
 
-    def __init__(self, pair: Pair, direction: Direction, epsilon: float, samples: int, seed: int) -> None:
+    def __init__(self, pair: Pair, direction: Direction, epsilon: float, blocks: int, seed: int) -> None:
         self.direction = direction
         unit = upward_factor(pair.unit)
-        rows = [_counts(pair.gram, direction, epsilon, sharpness) for sharpness in _SHARPNESS]
-        if pair.bins == 1:
-            rows = rows[:1]
+        sharpness = _SHARPNESS if pair.modes > 1 else _SHARPNESS[:1]
+        rows = [_counts(pair.gram, direction, epsilon, one) for one in sharpness]
         counts = np.concatenate(rows)
         weight = np.concatenate([np.full(len(row), 1 / len(row) / len(rows)) for row in rows])
         images = counts @ unit.gram
+        random = np.random.default_rng([seed, list(Direction).index(direction)])
+        chosen = np.minimum(np.searchsorted(np.cumsum(weight), random.random((blocks, BLOCK))), len(weight) - 1)
         with wide_jax():
-            which, noise = jax.random.split(chunk_key(seed, direction, 0))
-            uniform = jax.random.uniform(which, (samples,), jnp.float64)
-            chosen = np.searchsorted(np.cumsum(weight), np.asarray(uniform), side="right")
-            self._frozen = _Frozen(
-                noise=_correlated(noise, jnp.asarray(unit.root.T), samples),
-                centre=jnp.asarray(images[np.minimum(chosen, len(counts) - 1)]),
-                counts=jnp.asarray(counts.T),
-                energies=jnp.asarray(np.einsum("ij,ij->i", counts, images) / 2),
-                log_weights=jnp.log(jnp.asarray(weight)),
-                half=jnp.asarray(unit.gram.diagonal() / 2),
+            root = jnp.asarray(unit.root.T)
+            self._proposals = _Proposals(
+                jnp.asarray(counts.T),
+                jnp.asarray(np.einsum("ij,ij->i", counts, images) / 2),
+                jnp.asarray(np.log(weight)),
             )
+            self._half = jnp.asarray(unit.gram.diagonal() / 2)
+            self._blocks = [
+                (_correlated(chunk_key(seed, direction, index), root), jnp.asarray(images[chosen[index]]))
+                for index in range(blocks)
+            ]
 
     def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
         """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
+        replace = self.direction is Direction.REPLACE
         with wide_jax():
-            values = _mixture_values(self._frozen, noise_multiplier, epsilon, self.direction is Direction.REPLACE)
-            return _summary(np.asarray(values))
+            values = [
+                _mixture_values(noise, centre, self._proposals, self._half, noise_multiplier, epsilon, replace)
+                for noise, centre in self._blocks
+            ]
+            return _summary(values)
 
 
 class FrozenHalfSpace:
     """Noise-first: the half-space of the design, with its boundary moving smoothly."""
 
-    def __init__(self, pair: Pair, epsilon: float, samples: int, seed: int) -> None:
+    def __init__(self, pair: Pair, epsilon: float, blocks: int, seed: int) -> None:
         unit = upward_factor(pair.unit)
         weights = half_space(pair.gram, epsilon).weights
         along = unit.root.T @ weights
@@ -97,34 +101,44 @@ class FrozenHalfSpace:
         along /= length
         entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
         self._constants = (length, entropy, float(weights @ unit.gram.diagonal()) / 2)
+        across = (np.eye(pair.modes) - np.outer(along, along)) @ unit.root.T
+        random = np.random.default_rng([seed, list(Direction).index(Direction.NOISE_FIRST)])
         with wide_jax():
-            depth, noise = jax.random.split(chunk_key(seed, Direction.NOISE_FIRST, 0))
-            across = np.eye(pair.bins) - np.outer(along, along)
-            self._noise = _correlated(noise, jnp.asarray(across @ unit.root.T), samples)
+            root = jnp.asarray(across)
             self._step = jnp.asarray(unit.root @ along)
-            self._uniform = 1.0 - jax.random.uniform(depth, (samples,), jnp.float64)
             self._half = jnp.asarray(unit.gram.diagonal() / 2)
+            self._blocks = [
+                (
+                    _correlated(chunk_key(seed, Direction.NOISE_FIRST, index), root),
+                    jnp.asarray(1.0 - random.random(BLOCK)),
+                )
+                for index in range(blocks)
+            ]
 
     def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
         """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
         length, entropy, mean_half = self._constants
         bound = (mean_half / noise_multiplier**2 + entropy - epsilon) * noise_multiplier / length
         with wide_jax():
-            arrays = (self._noise, self._step, self._uniform, self._half)
-            return _summary(np.asarray(_half_space_values(*arrays, noise_multiplier, epsilon, bound)))
+            values = [
+                _half_space_values(noise, uniform, self._step, self._half, noise_multiplier, epsilon, bound)
+                for noise, uniform in self._blocks
+            ]
+            return _summary(values)
 
 
 FrozenEstimator = FrozenMixture | FrozenHalfSpace
 
 
-def frozen_estimator(pair: Pair, direction: Direction, epsilon: float, samples: int, seed: int) -> FrozenEstimator:
+def frozen_estimator(pair: Pair, direction: Direction, epsilon: float, blocks: int, seed: int) -> FrozenEstimator:
     """Returns the quick estimator of this direction, designed at the pair's noise multiplier and `epsilon`."""
     if direction is Direction.NOISE_FIRST:
-        return FrozenHalfSpace(pair, epsilon, samples, seed)
-    return FrozenMixture(pair, direction, epsilon, samples, seed)
+        return FrozenHalfSpace(pair, epsilon, blocks, seed)
+    return FrozenMixture(pair, direction, epsilon, blocks, seed)
 
 
-def _summary(values: FloatArray) -> Estimate:
+def _summary(blocks: list[jax.Array]) -> Estimate:
+    values = np.concatenate([np.asarray(block) for block in blocks])
     mean = float(values.mean())
     if not mean > 0:
         return Estimate(0.0, np.inf)
@@ -165,46 +179,41 @@ def _log_mean_exp(values: FloatArray) -> FloatArray:
     return peak + np.log(np.exp(values - peak[:, None]).mean(axis=-1))
 
 
-@partial(jax.jit, static_argnames=("samples",))
-def _correlated(key: jax.Array, root: jax.Array, samples: int) -> jax.Array:
-    keys = jax.random.split(key, samples // _BLOCK)
-    return jax.lax.map(lambda key: correlated(key, root, _BLOCK), keys).reshape(samples, -1)
+@jax.jit
+def _correlated(key: jax.Array, root: jax.Array) -> jax.Array:
+    return correlated(key, root, BLOCK)
 
 
 @partial(jax.jit, static_argnames=("replace",))
-def _mixture_values(frozen: _Frozen, multiplier: float, epsilon: float, replace: bool) -> jax.Array:
+def _mixture_values(
+    noise: jax.Array,
+    centre: jax.Array,
+    proposals: _Proposals,
+    half: jax.Array,
+    multiplier: float,
+    epsilon: float,
+    replace: bool,
+) -> jax.Array:
     square = multiplier * multiplier
-
-    def block(arrays: tuple[jax.Array, jax.Array]) -> jax.Array:
-        noise, centre = arrays
-        point = noise / multiplier + centre / square
-        mixture = log_mean_exp(point - frozen.half / square)
-        exponents = point @ frozen.counts - frozen.energies / square + frozen.log_weights
-        proposal = jax.scipy.special.logsumexp(exponents, axis=-1)
-        loss = mixture - log_mean_exp(-point - frozen.half / square) if replace else mixture
-        return jnp.exp(mixture - proposal) * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
-
-    blocks = (frozen.noise.shape[0] // _BLOCK, _BLOCK, -1)
-    return jax.lax.map(block, (frozen.noise.reshape(blocks), frozen.centre.reshape(blocks))).ravel()
+    point = noise / multiplier + centre / square
+    mixture = log_mean_exp(point - half / square)
+    exponents = point @ proposals.counts - proposals.energies / square + proposals.log_weights
+    proposal = jax.scipy.special.logsumexp(exponents, axis=-1)
+    loss = mixture - log_mean_exp(-point - half / square) if replace else mixture
+    return jnp.exp(mixture - proposal) * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
 
 
 @jax.jit
 def _half_space_values(
     noise: jax.Array,
-    step: jax.Array,
     uniform: jax.Array,
+    step: jax.Array,
     half: jax.Array,
     multiplier: float,
     epsilon: float,
     bound: float,
 ) -> jax.Array:
     mass = jax.scipy.stats.norm.cdf(bound)
-
-    def block(arrays: tuple[jax.Array, jax.Array]) -> jax.Array:
-        noise, depth = arrays
-        point = (noise + depth[:, None] * step) / multiplier
-        return -jnp.expm1(jnp.minimum(epsilon + log_mean_exp(point - half / multiplier**2), 0.0))
-
     depth = jax.scipy.special.ndtri(jnp.maximum(uniform * mass, 1e-300))
-    blocks = (noise.shape[0] // _BLOCK, _BLOCK)
-    return mass * jax.lax.map(block, (noise.reshape(*blocks, -1), depth.reshape(blocks))).ravel()
+    point = (noise + depth[:, None] * step) / multiplier
+    return mass * -jnp.expm1(jnp.minimum(epsilon + log_mean_exp(point - half / multiplier**2), 0.0))

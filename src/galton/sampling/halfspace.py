@@ -98,7 +98,7 @@ class HalfSpaceSampler(Sampler):
 
     def __init__(self, pair: Pair, epsilon: float, dtype: str | None = None) -> None:
         factor = upward_factor(pair.gram)
-        gram, bins = factor.gram, pair.bins
+        gram, bins = factor.gram, pair.modes
         self._space = half_space(gram, epsilon)
         self._bound = max(self._space.bound, -FARTHEST)
         self.least_epsilon = epsilon

@@ -31,13 +31,13 @@ class PlainSampler(Sampler):
         sides = 2 if direction is Direction.REPLACE else 1
 
         def slack(name: str) -> Slack:
-            one = loss_slack(pair.bins, largest, 1.5 * largest, factor.residual, name)
+            one = loss_slack(pair.modes, largest, 1.5 * largest, factor.residual, name)
             return Slack(sides * one.epsilon, one.lost)
 
         self.direction = direction
         self.dtype = dtype or choose_dtype(slack)
         self.slack = slack(self.dtype)
-        self.layout = layout(pair.bins)
+        self.layout = layout(pair.modes)
         with wide_jax():
             self._root = jnp.asarray(factor.root.T, self.dtype)
             self._gram = jnp.asarray(factor.gram, self.dtype)

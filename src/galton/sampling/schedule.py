@@ -12,7 +12,9 @@ Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total)."""
 
 
-def draws(sampler: Sampler, samples: int, seed: int, workers: int = 2, progress: Progress | None = None) -> Iterator[Draw]:
+def draws(
+    sampler: Sampler, samples: int, seed: int, workers: int = 2, progress: Progress | None = None
+) -> Iterator[Draw]:
     """Yields chunks 0, 1, ... until `samples` samples are out, the last one cut to fit.
 
     Memory holds a few chunks, whatever `samples` is. Stopping early (Ctrl-C, closing the iterator) drops what is

@@ -136,7 +136,7 @@ class TiltedSampler(Sampler):
         self, pair: Pair, direction: Direction, epsilon: float, order: int | None = None, dtype: str | None = None
     ) -> None:
         factor = upward_factor(pair.gram)
-        gram, bins = factor.gram, pair.bins
+        gram, bins = factor.gram, pair.modes
         self.direction = direction
         self.tilt = best_tilt(gram, direction, epsilon) if order is None else tilt(gram, direction, order)
         self.order = self.tilt.order

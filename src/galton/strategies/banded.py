@@ -35,7 +35,9 @@ class ColumnBanded(Strategy):
         sign_allowed("coefficients", values, allow_negative)
         if not (values[0] > 0).all():
             column = int(np.argmin(values[0] > 0))
-            raise InvalidArgument(f"coefficients[0, {column}]", float(values[0, column]), "the diagonal must be positive")
+            raise InvalidArgument(
+                f"coefficients[0, {column}]", float(values[0, column]), "the diagonal must be positive"
+            )
         if (values * ~_inside(bands, rounds)).any():
             raise InvalidArgument("coefficients", values.shape, "entries below the last row of C must be zero")
         object.__setattr__(self, "coefficients", values)

@@ -137,7 +137,9 @@ class Strategy(ABC):
         if workload is None:
             return prefix_sums(self.rounds)
         if workload.rounds != self.rounds:
-            raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the strategy, {self.rounds}")
+            raise InvalidArgument(
+                "workload", workload.rounds, f"must have as many rounds as the strategy, {self.rounds}"
+            )
         return workload
 
     def __repr__(self) -> str:

@@ -35,9 +35,11 @@ class Blt(ToeplitzLike):
 
     def __init__(self, rounds: int, decay: ArrayLike, scale: ArrayLike, allow_negative: bool = False) -> None:
         theta, omega = array("decay", decay, 1), array("scale", scale, 1)
-        count("rounds", rounds)
+        rounds = count("rounds", rounds)
         if omega.shape != theta.shape:
-            raise InvalidArgument("scale", omega.shape, f"must have one entry a buffer, like decay: shape {theta.shape}")
+            raise InvalidArgument(
+                "scale", omega.shape, f"must have one entry a buffer, like decay: shape {theta.shape}"
+            )
         if theta.size > rounds:
             raise InvalidArgument("decay", theta.size, f"must have at most one buffer a round, {rounds}")
         sign_allowed("scale", omega, allow_negative)
@@ -67,7 +69,7 @@ class Blt(ToeplitzLike):
 
     @cached_property
     def inverse_series(self) -> FloatArray:
-        return self.inverse_blt().series
+        return self.inverse_blt().series if (self.scale > 0).all() else self._inverted_series()
 
     def inverse_blt(self) -> Blt:
         """Returns C^-1, again a BLT: the stream's state moves by diag(decay) - 1 scale^T, whose spectrum gives it."""

@@ -33,7 +33,7 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
         strategy = KINDS[kind].from_parameters(size, parameters)
     except GaltonError:
         raise
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError):
         raise InvalidArgument("parameters", sorted(parameters), f"are not those of a {kind} strategy") from None
     if set(strategy.parameters()) | {"allow_negative"} != set(parameters):
         raise InvalidArgument("parameters", sorted(parameters), f"are not those of a {kind} strategy")

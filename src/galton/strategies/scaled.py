@@ -78,4 +78,3 @@ class Scaled(Strategy):
         if scaled.rounds != rounds:
             raise InvalidArgument("rounds", rounds, f"must be those of the inner strategy, {scaled.rounds}")
         return scaled
-

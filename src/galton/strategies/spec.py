@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument, InvalidFile, count
@@ -13,7 +11,9 @@ from galton.strategies.dense import Dense
 from galton.strategies.toeplitz import Toeplitz, identity, square_root
 from galton.strategies.tree import Tree
 
-HELP = "identity, sqrt, sqrt:W, tree, or a file: strategy .json, .npy with a 1-D (Toeplitz column) or 2-D array (dense C)"
+HELP = (
+    "identity, sqrt, sqrt:W, tree, or a file: strategy .json, .npy with a 1-D (Toeplitz column) or 2-D array (dense C)"
+)
 
 
 def parse_strategy(spec: str, rounds: int, allow_negative: bool = False) -> Strategy:
@@ -50,14 +50,17 @@ def _from_file(path: str, rounds: int, allow_negative: bool) -> Strategy:
     if strategy.has_negative and not allow_negative:
         raise InvalidFile(f"{path}: C has negative entries; accept the looser pair of |C| with --allow-negative")
     if strategy.rounds != rounds:
-        raise InvalidFile(f"{path}: C is for {strategy.rounds} rounds, not for the {rounds} of this run; match --bins, --epochs or --rounds")
+        raise InvalidFile(
+            f"{path}: C is for {strategy.rounds} rounds, not for the {rounds} of this run; match --bins, --epochs or --rounds"
+        )
     return strategy
 
 
 def read_npy(path: str) -> FloatArray:
     """Reads a .npy file with a real 1-D or 2-D array; never unpickles."""
     try:
-        values = np.load(Path(path), allow_pickle=False)
+        with open(path, "rb") as file:
+            values = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
     except (ValueError, EOFError, SyntaxError, MemoryError, OverflowError, TypeError):

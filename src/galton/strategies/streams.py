@@ -159,7 +159,7 @@ class TreeStream:
         return _start(self.memory, shape, dtype)
 
     def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
-        variances = refined_variances(self.height)
+        variances = refined_variances(self.height).tolist()
         current, finished = z[0], jnp.zeros_like(z[0])
         level, climbing = jnp.zeros((), jnp.int32), jnp.ones((), bool)
         for height in range(self.height):

@@ -38,6 +38,9 @@ class ToeplitzLike(Strategy):
     @cached_property
     def inverse_series(self) -> FloatArray:
         """Coefficients of C^-1, which is lower-triangular Toeplitz too."""
+        return self._inverted_series()
+
+    def _inverted_series(self) -> FloatArray:
         from scipy.signal import lfilter
 
         impulse = np.zeros(self.rounds)
@@ -122,7 +125,7 @@ class Toeplitz(ToeplitzLike):
 
     def __init__(self, rounds: int, coefficients: ArrayLike, allow_negative: bool = False) -> None:
         values = array("coefficients", coefficients, 1)
-        count("rounds", rounds)
+        rounds = count("rounds", rounds)
         if values.size > rounds:
             raise InvalidArgument("coefficients", values.size, f"must be at most one a round, {rounds}")
         if not values[0] > 0:
@@ -164,7 +167,7 @@ def square_root(rounds: int, bands: int | None = None) -> Toeplitz:
 
     c_k = binom(2k, k) / 4^k, the coefficients of (1 - x)^(-1/2).
     """
-    count("rounds", rounds)
+    rounds = count("rounds", rounds)
     kept = rounds if bands is None else count("bands", bands, at_most=rounds)
     steps = np.arange(1, kept)
     return Toeplitz(rounds, np.concatenate(([1.0], np.cumprod((2 * steps - 1) / (2 * steps)))))

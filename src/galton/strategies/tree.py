@@ -44,7 +44,7 @@ class Tree(Strategy):
     allow_negative: ClassVar[bool] = False  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        count("rounds", self.rounds)
+        object.__setattr__(self, "rounds", count("rounds", self.rounds))
         choice("decoder", self.decoder, DECODERS)
 
     @cached_property

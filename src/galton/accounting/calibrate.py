@@ -1,0 +1,155 @@
+"""The smallest noise multiplier for a target, by common random numbers (docs/math.md, section 6)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from galton.accounting.deterministic import multiplier_upper_bound, solve
+from galton.accounting.estimate import DeltaEstimate, delta
+from galton.accounting.options import Options
+from galton.errors import GaltonError, InvalidArgument, positive, probability
+from galton.gaussian import gaussian_mu
+from galton.pair import Direction, Pair
+from galton.sampling import PlainSampler, draws
+from galton.sampling.frozen import frozen_estimator, blocks_for
+
+DEFAULT_TAU = 1.05
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A noise multiplier and the evidence for it.
+
+    Attributes:
+      noise_multiplier: sensitivity-1 noise multiplier.
+      target: the delta that was aimed at, claimed delta / tau.
+      unamplified: the multiplier without amplification (exact).
+      check: delta at the multiplier on fresh samples; its upper limit is below the claimed delta.
+    """
+
+    noise_multiplier: float
+    epsilon: float
+    delta: float
+    tau: float
+    target: float
+    adjacency: str
+    unamplified: float
+    iterations: int
+    check: DeltaEstimate
+    seed: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary."""
+        return asdict(self)
+
+
+def calibrate(
+    pair: Pair, epsilon: float, target: float, options: Options | None = None, tau: float = DEFAULT_TAU
+) -> Calibration:
+    """Returns the smallest noise multiplier at which delta(epsilon) is target / tau, checked on fresh samples.
+
+    The room between target / tau and target is what a certificate needs to prove the claim. The multiplier of `pair`
+    is ignored. If the check's upper limit exceeds the target, the multiplier is raised until it does not: the
+    answer errs towards more noise.
+    """
+    options = options or Options()
+    positive("epsilon", epsilon)
+    probability("delta", target)
+    if not positive("tau", tau) > 1:
+        raise InvalidArgument("tau", tau, "must be above 1, so that there is room to prove the claim")
+    start = time.perf_counter()
+    seed = options.fresh_seed()
+    aim = target / tau
+    sides = 2 if options.adjacency == "replace" else 1
+    unamplified = sides / gaussian_mu(epsilon, target)
+    highest = sides * pair.at(1.0).mu_upper / gaussian_mu(epsilon, aim) * (1 + 1e-9)
+    lowest = max(highest * 1e-4, math.sqrt(float(pair.unit.min())) / gaussian_mu(epsilon, aim) * 0.99)
+    if options.sampler == "plain":
+        multiplier, steps = _by_plain_samples(pair, epsilon, aim, (lowest, highest), seed, options)
+    else:
+        multiplier, steps = _by_frozen_draws(pair, epsilon, aim, (lowest, highest), seed, options)
+    check = _check(pair, multiplier, epsilon, min(tau - 1, 0.1), options)
+    for _ in range(40):
+        if check.upper <= target or multiplier >= highest:
+            break
+        multiplier = min(highest, multiplier * 1.002 * (check.upper / target) ** 0.05)
+        steps += 1
+        check = _check(pair, multiplier, epsilon, min(tau - 1, 0.1), options)
+    if not check.upper <= target:
+        raise GaltonError(
+            f"calibrate: delta <= {target:g} could not be confirmed with {options.budget} samples; "
+            "raise samples, or use sampler auto"
+        )
+    return Calibration(
+        noise_multiplier=multiplier,
+        epsilon=float(epsilon),
+        delta=float(target),
+        tau=float(tau),
+        target=aim,
+        adjacency=options.adjacency,
+        unamplified=unamplified,
+        iterations=steps,
+        check=check,
+        seed=seed,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _check(pair: Pair, multiplier: float, epsilon: float, width: float, options: Options) -> DeltaEstimate:
+    """delta at the multiplier, on samples that the multiplier was not fitted on."""
+    fresh = options.fresh_seed() if options.seed is None else options.seed ^ 0x5EED
+    return delta(pair.at(multiplier), epsilon, replace(options, seed=fresh, rel_width=width))
+
+
+def _by_frozen_draws(
+    pair: Pair, epsilon: float, aim: float, bracket: tuple[float, float], seed: int, options: Options
+) -> tuple[float, int]:
+    """Designs proposals at the current multiplier, solves on the frozen draws, and designs again where it moved."""
+    guess = min(bracket[1], multiplier_upper_bound(pair, epsilon, aim, options.adjacency))
+    final, steps = blocks_for(pair.modes), 0
+    for blocks in (1, 1, final, final):
+        at = pair.at(guess)
+        estimators = [frozen_estimator(at, one, epsilon, blocks, seed + steps) for one in options.directions]
+
+        def largest(multiplier: float, estimators: list[Any] = estimators) -> float:
+            return max(one(multiplier, epsilon).delta for one in estimators)
+
+        before, guess = guess, solve(largest, aim, guess, *bracket)
+        steps += 1
+        if options.progress is not None:
+            options.progress("calibrating", steps, 4)
+        if blocks == final and abs(math.log(guess / before)) < 0.02:
+            break
+    return guess, steps
+
+
+def _by_plain_samples(
+    pair: Pair, epsilon: float, aim: float, bracket: tuple[float, float], seed: int, options: Options
+) -> tuple[float, int]:
+    """The same plain samples at every multiplier: delta is then a smooth, decreasing function of it."""
+    steps = 0
+
+    def mean(direction: Direction) -> Callable[[float], float]:
+        def at(multiplier: float) -> float:
+            sampler = PlainSampler(pair.at(multiplier), direction)
+            run = draws(sampler, options.budget, seed, options.workers, options.progress)
+            return float(np.sum([sampler.values(draw, epsilon).sum() for draw in run])) / options.budget
+
+        return at
+
+    means = [mean(direction) for direction in options.directions]
+
+    def largest(multiplier: float) -> float:
+        nonlocal steps
+        steps += 1
+        return max(one(multiplier) for one in means)
+
+    guess = min(bracket[1], multiplier_upper_bound(pair, epsilon, aim, options.adjacency))
+    return solve(largest, aim, guess, *bracket), steps

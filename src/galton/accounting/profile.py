@@ -1,0 +1,145 @@
+"""The whole privacy curve: delta(epsilon), the trade-off curve and the adversary's best advantage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from galton.accounting.deterministic import epsilon_upper_bound
+from galton.accounting.estimate import Interval, delta, observe
+from galton.accounting.options import Options
+from galton.errors import FloatArray, InvalidArgument, array, count
+from galton.pair import Pair
+from galton.sampling import choose_sampler
+
+_LEAST_DELTA = 1e-9
+
+
+@dataclass(frozen=True)
+class Profile:
+    """delta at many epsilons, and what follows from it.
+
+    Attributes:
+      epsilons, deltas, lowers, uppers: the curve; all limits hold at once with probability `confidence`.
+      false_positive_rates, false_negative_rates: trade-off curve by the upper limits: no test of "was this example
+        used" with this false-positive rate has a smaller false-negative rate.
+      advantage, advantage_upper: delta(0), the total variation distance: the best possible true-positive rate minus
+        false-positive rate.
+    """
+
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+    lowers: tuple[float, ...]
+    uppers: tuple[float, ...]
+    false_positive_rates: tuple[float, ...]
+    false_negative_rates: tuple[float, ...]
+    advantage: float
+    advantage_upper: float
+    confidence: float
+    adjacency: str
+    bound: str
+    samples: int
+    sampler: str
+    seed: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary."""
+        return asdict(self)
+
+
+def profile(
+    pair: Pair, epsilons: Sequence[float] | None = None, points: int = 33, options: Options | None = None
+) -> Profile:
+    """Returns delta on a grid of epsilons (default: from 0 to where delta is below 1e-9), with simultaneous limits.
+
+    The default stops at an interval of 10% at every point, which is what a plot can show; pass `options` for another.
+    """
+    options = options or Options(rel_width=0.1, samples=1 << 20)
+    start = time.perf_counter()
+    seed = options.fresh_seed()
+    if epsilons is None:
+        last = epsilon_upper_bound(pair, _LEAST_DELTA, options.adjacency)
+        grid = np.linspace(0.0, max(last, 1e-3), count("points", points, at_least=2, at_most=10_000))
+    else:
+        grid = np.unique(array("epsilons", epsilons, 1))
+        if grid[0] < 0:
+            raise InvalidArgument("epsilons", float(grid[0]), "must not be negative")
+        grid = grid if grid[0] == 0 else np.concatenate(([0.0], grid))
+    share = (1 - options.confidence) / grid.size
+    if options.sampler == "plain":
+        curve, samples = _one_run(pair, grid, share, seed, options)
+        name = "plain"
+    else:
+        curve, samples, name = _run_by_run(pair, grid, share, seed, options)
+    uppers = np.minimum.accumulate([one.upper for one in curve])
+    rates, misses = trade_off(grid, uppers)
+    return Profile(
+        epsilons=tuple(grid.tolist()),
+        deltas=tuple(one.estimate for one in curve),
+        lowers=tuple(one.lower for one in curve),
+        uppers=tuple(uppers.tolist()),
+        false_positive_rates=tuple(rates.tolist()),
+        false_negative_rates=tuple(misses.tolist()),
+        advantage=curve[0].estimate,
+        advantage_upper=float(uppers[0]),
+        confidence=options.confidence,
+        adjacency=options.adjacency,
+        bound=options.bound,
+        samples=samples,
+        sampler=name,
+        seed=seed,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _one_run(pair: Pair, grid: FloatArray, share: float, seed: int, options: Options) -> tuple[list[Interval], int]:
+    """All epsilons on the same plain samples."""
+    failure = share / (2 * len(options.directions))
+    each, samples = [], 0
+    for direction in options.directions:
+        chosen = choose_sampler(pair, direction, 0.0, "plain")
+        intervals, taken = observe(chosen, grid.tolist(), failure, seed, options, lambda _: False)
+        each.append(intervals)
+        samples += taken
+    return [_largest([intervals[i] for intervals in each]) for i in range(grid.size)], samples
+
+
+def _run_by_run(
+    pair: Pair, grid: FloatArray, share: float, seed: int, options: Options
+) -> tuple[list[Interval], int, str]:
+    """Every epsilon with the sampler made for it."""
+    curve, samples, names = [], 0, set()
+    for index, epsilon in enumerate(grid.tolist()):
+        if options.progress is not None:
+            options.progress("points of the curve", index, grid.size)
+        one = delta(pair, epsilon, replace(options, seed=seed, confidence=1 - share, progress=None))
+        curve.append(Interval(one.delta, one.lower, one.upper))
+        samples += one.samples
+        names.update(part.sampler for part in one.by_direction)
+    return curve, samples, ", ".join(sorted(names))
+
+
+def _largest(intervals: Sequence[Interval]) -> Interval:
+    return Interval(
+        max(one.estimate for one in intervals),
+        max(one.lower for one in intervals),
+        max(one.upper for one in intervals),
+    )
+
+
+def trade_off(epsilons: FloatArray, deltas: FloatArray, points: int = 101) -> tuple[FloatArray, FloatArray]:
+    """Returns the trade-off curve that follows from delta(epsilon) (Dong, Roth and Su, proposition 6).
+
+    f(a) = max over epsilon of 0, 1 - delta - e^eps a, and e^-eps (1 - delta - a); fewer epsilons give a lower,
+    still valid, curve.
+    """
+    rates = np.unique(np.concatenate((np.linspace(0.0, 1.0, points), np.geomspace(1e-6, 0.1, points))))
+    with np.errstate(over="ignore"):
+        first = 1 - deltas[:, None] - np.exp(epsilons)[:, None] * rates
+        second = np.exp(-epsilons)[:, None] * (1 - deltas[:, None] - rates)
+    return rates, np.maximum(0.0, np.maximum(first.max(axis=0), second.max(axis=0)))

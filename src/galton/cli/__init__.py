@@ -1,0 +1,45 @@
+"""The command line: `galton COMMAND`. Commands import what they need when they run, so that --help is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from galton.errors import GaltonError
+
+app = typer.Typer(
+    name="galton",
+    help="Plan, certify and run differentially private training with correlated noise and balls-in-bins batches.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Runs the command line; bad input ends in one line on stderr and exit code 2, never in a traceback."""
+    from galton.cli import accounting  # noqa: F401  (registers its commands)
+
+    try:
+        app()
+    except GaltonError as error:
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except (MemoryError, OverflowError, RecursionError) as error:
+        _fail(f"the input is too large for this machine ({type(error).__name__})", 2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("GALTON_DEBUG"):
+            raise
+        _fail(f"unexpected {type(error).__name__}: {error} (a bug; GALTON_DEBUG=1 shows where)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print("galton: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
+    sys.exit(code)

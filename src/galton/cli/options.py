@@ -1,0 +1,91 @@
+"""The options that commands share, and what they build."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from galton.errors import InvalidArgument, count
+
+if TYPE_CHECKING:
+    from galton.pair import Pair
+    from galton.sampling.schedule import Progress
+    from galton.strategies import Strategy
+
+Spec = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC",
+        help="identity, sqrt, sqrt:W, tree, or a file: strategy .json, .npy with a Toeplitz column or a dense C.",
+    ),
+]
+Bins = Annotated[int, typer.Option("--bins", "-b", help="Batches per epoch.")]
+Epochs = Annotated[int, typer.Option("--epochs", "-e", help="Passes over the data.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds of the run, if the last epoch is partial [bins * epochs].")]
+Multiplier = Annotated[float, typer.Option("--noise-multiplier", "-s", help="Noise multiplier, C at sensitivity 1.")]
+Epsilon = Annotated[float, typer.Option(help="epsilon.")]
+Delta = Annotated[float, typer.Option(help="delta.")]
+Adjacency = Annotated[str, typer.Option(help="add-or-remove, add, remove or replace.")]
+SamplerName = Annotated[str, typer.Option("--sampler", help="auto, plain or tilted.")]
+BoundName = Annotated[
+    str, typer.Option("--bound", help="sequence (stops by itself), or with fixed samples kl, one-sided, bernstein.")
+]
+Samples = Annotated[
+    int | None, typer.Option(help="Samples per direction: at most for a sequence, exactly for another bound.")
+]
+RelWidth = Annotated[float, typer.Option(help="Relative width of the interval at which a sequence stops.")]
+Confidence = Annotated[float, typer.Option(help="Probability that all limits hold.")]
+Seed = Annotated[int | None, typer.Option(help="Seed [from the operating system].")]
+Workers = Annotated[int, typer.Option(help="Threads.")]
+Merge = Annotated[
+    int | None,
+    typer.Option(
+        help="Merge this many neighbouring bins: an upper bound with fewer modes [automatic above 2048 bins]."
+    ),
+]
+AllowNegative = Annotated[bool, typer.Option("--allow-negative", help="Accept C with negative entries (looser bound).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+WorkloadName = Annotated[
+    str,
+    typer.Option("--workload", help="What the error is of: prefix, momentum:B, momentum:B+cooldown or a .npy matrix."),
+]
+
+
+def build(
+    spec: str,
+    bins: int,
+    epochs: int,
+    rounds: int | None,
+    allow_negative: bool,
+    noise_multiplier: float = 1.0,
+    merge: int | None = None,
+) -> tuple[Strategy, Pair]:
+    """Builds strategy and pair from the words of the command line."""
+    from galton.pair import dominating_pair, groups_for
+    from galton.strategies import parse_strategy
+
+    count("bins", bins, at_most=10**6)
+    count("epochs", epochs, at_most=10**6)
+    total = bins * epochs if rounds is None else count("rounds", rounds)
+    if not bins * (epochs - 1) < total <= bins * epochs:
+        raise InvalidArgument("rounds", total, f"must lie in the last of {epochs} epochs of {bins} bins")
+    if total > 10**8:
+        raise InvalidArgument("bins * epochs", total, "must be at most 100 million rounds")
+    strategy = parse_strategy(spec, total, allow_negative)
+    if strategy.has_negative:
+        warn("C has negative entries: the pair of |C| is analysed, a valid but looser bound; the noise uses C as it is")
+    groups = groups_for(bins) if merge is None else count("merge", merge)
+    return strategy, dominating_pair(strategy, bins, noise_multiplier, groups)
+
+
+def warn(message: str) -> None:
+    """Prints a warning on stderr."""
+    typer.echo(f"galton: warning: {message}", err=True)
+
+
+def sampling(progress: Progress, **words: Any) -> Any:
+    """Builds the accountant's options."""
+    from galton.accounting import Options
+
+    return Options(progress=progress, **words)
