@@ -376,7 +376,7 @@ def test_stream_of_unit_vectors_is_the_inverse(kind: str, n: int) -> None:
         assert start.buffers.shape == (stream.memory, strategy.rows)
         end, scanned = jax.jit(lambda s, z: jax.lax.scan(lambda c, x: stream.next(x, c)[::-1], s, z))(start, noise)
         close(scanned, strategy.inverse())
-        assert int(end.index) == n
+        assert int(end.round) == n
 
 
 @pytest.mark.parametrize("kind", ["sqrt:5", "scaled blt", "tree"])

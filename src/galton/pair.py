@@ -96,7 +96,7 @@ class Pair:
 
     @property
     def mu_lower(self) -> float:
-        """Mean shift of a Gaussian mechanism that bounds delta from below: all entries lowered to the least (section 5)."""
+        """Mean shift of a Gaussian mechanism that bounds delta from below: the least entry for all (section 5)."""
         return float(np.sqrt(self.gram.min()))
 
     def at(self, noise_multiplier: float) -> Pair:

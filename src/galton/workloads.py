@@ -1,4 +1,4 @@
-"""What the user wants the noisy gradients for: lower-triangular matrices A, error = A C^-1 z (docs/math.md, section 7)."""
+"""What the noisy gradients are for: lower-triangular matrices A, with error A C^-1 z (docs/math.md, section 7)."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def momentum(rounds: int, beta: float, learning_rates: ArrayLike | None = None) 
 
 
 def cooldown(rounds: int, start: float = 0.25, final: float = 0.05) -> FloatArray:
-    """Learning rates constant at 1 until `start` (a fraction of the run), then linear down to `final` in the last round.
+    """Learning rates: 1 until `start` (a fraction of the run), then linear down to `final` in the last round.
 
     The defaults are the schedule of the paper's CIFAR-10 runs: 2000 rounds, cooling from round 500 to a twentieth.
     """

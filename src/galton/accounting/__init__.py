@@ -1,13 +1,13 @@
 """The questions users ask: delta, epsilon, profile, calibrate, certify."""
 
-from galton.accounting.calibrate import Calibration, calibrate
-from galton.accounting.certify import Certificate, certify
+from galton.accounting.calibration import Calibration, calibrate
+from galton.accounting.certificate import Certificate, certify
+from galton.accounting.curve import Profile, profile
 from galton.accounting.deterministic import delta_upper_bound, epsilon_upper_bound, multiplier_upper_bound
-from galton.accounting.epsilon import EpsilonEstimate, epsilon
 from galton.accounting.estimate import DeltaEstimate, delta
+from galton.accounting.inversion import EpsilonEstimate, epsilon
 from galton.accounting.ledger import Ledger, default_ledger
 from galton.accounting.options import Options
-from galton.accounting.profile import Profile, profile
 
 __all__ = [
     "Calibration",

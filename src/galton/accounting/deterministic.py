@@ -44,7 +44,7 @@ def direction_lower_bound(pair: Pair, direction: Direction, epsilon: float) -> f
 
 
 def epsilon_upper_bound(pair: Pair, delta: float, adjacency: str = "add-or-remove") -> float:
-    """Returns an epsilon at which delta is certainly not exceeded, within a thousandth of the least such by this bound."""
+    """Returns an epsilon at which delta is certainly not exceeded, within 0.1% of the least such by this bound."""
     probability("delta", delta)
     high = gaussian_epsilon(delta, pair.mu_upper * (2 if adjacency == "replace" else 1)) * (1 + 1e-9)
     return _least(lambda epsilon: delta_upper_bound(pair, epsilon, adjacency) <= delta, 0.0, high, 1e-3 * high)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from galton.pair import Pair, directions, dominating_pair
-from galton.sampling.frozen import frozen_estimator, blocks_for
+from galton.sampling.frozen import blocks_for, frozen_estimator
 from galton.strategies.base import Strategy
 
 

@@ -1,4 +1,4 @@
-"""Fixed-sample bounds for independent 0 <= V <= R with mean delta, each given by two exponents (docs/math.md, section 2).
+"""Fixed-sample bounds for independent 0 <= V <= R with mean delta, by two exponents each (docs/math.md, section 2).
 
 Everything is in units of the range: q = observed mean / R, p = true mean / R. `below(q, p)` is the rate x such that
 Pr[observed <= q] <= exp(-s x) when the truth is p >= q; `above(q, p)` the rate for observing at least q when the

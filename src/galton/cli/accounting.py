@@ -52,7 +52,8 @@ def _directions(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (
             one["direction"],
-            f"{one['delta']:.4g} in [{one['lower']:.4g}, {one['upper']:.4g}], {one['samples']:,} samples; {one['reason']}",
+            f"{one['delta']:.4g} in [{one['lower']:.4g}, {one['upper']:.4g}], "
+            f"{one['samples']:,} samples; {one['reason']}",
         )
         for one in found["by_direction"]
     ]

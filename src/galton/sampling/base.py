@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from galton.errors import FloatArray, count
@@ -123,5 +124,5 @@ def wide_jax() -> Iterator[None]:
 def chunk_key(seed: int, direction: Direction, index: int) -> jax.Array:
     """Returns the random key of one chunk; call inside `wide_jax()`."""
     words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
-    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    key = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     return jax.random.fold_in(jax.random.fold_in(key, list(Direction).index(direction)), index)

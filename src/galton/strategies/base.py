@@ -78,7 +78,7 @@ class Strategy(ABC):
         return result
 
     def modes(self, bins: int) -> FloatArray:
-        """Returns the (rows, bins) matrix whose column i is m_i = sum_j |C|[:, i + j*bins] (docs/math.md, section 1)."""
+        """Returns the (rows, bins) matrix with columns m_i = sum_j |C|[:, i + j*bins] (docs/math.md, section 1)."""
         self.check_bins(bins)
         comb = np.zeros((self.rounds, bins))
         comb[np.arange(self.rounds), np.arange(self.rounds) % bins] = 1.0

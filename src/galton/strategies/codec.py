@@ -28,7 +28,7 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
         raise InvalidArgument("kind", kind, "must be one of " + ", ".join(KINDS))
     if not isinstance(parameters.get("allow_negative"), bool):
         raise InvalidArgument("allow_negative", parameters.get("allow_negative"), "must be true or false")
-    size = count("rounds", rounds)  # type: ignore[arg-type]
+    size = count("rounds", rounds)
     try:
         strategy = KINDS[kind].from_parameters(size, parameters)
     except GaltonError:

@@ -51,7 +51,8 @@ def _from_file(path: str, rounds: int, allow_negative: bool) -> Strategy:
         raise InvalidFile(f"{path}: C has negative entries; accept the looser pair of |C| with --allow-negative")
     if strategy.rounds != rounds:
         raise InvalidFile(
-            f"{path}: C is for {strategy.rounds} rounds, not for the {rounds} of this run; match --bins, --epochs or --rounds"
+            f"{path}: C is for {strategy.rounds} rounds, not for the {rounds} of this run; "
+            "match --bins, --epochs or --rounds"
         )
     return strategy
 

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 class StreamState(NamedTuple):
     """All a stream remembers: the index of the coming round and its model-sized buffers."""
 
-    index: jax.Array
+    round: jax.Array
     buffers: jax.Array
 
 
@@ -77,13 +77,13 @@ class WindowStream:
         return _start(self.memory, shape, dtype)
 
     def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
-        row = jnp.asarray(self.rows, z.dtype)[jnp.minimum(state.index, self.rows.shape[0] - 1)]
+        row = jnp.asarray(self.rows, z.dtype)[jnp.minimum(state.round, self.rows.shape[0] - 1)]
         if not self.memory:
-            return z[0] / row[0], StreamState(state.index + 1, state.buffers)
-        lags = (state.index - 1 - jnp.arange(self.memory)) % self.memory + 1
+            return z[0] / row[0], StreamState(state.round + 1, state.buffers)
+        lags = (state.round - 1 - jnp.arange(self.memory)) % self.memory + 1
         x = (z[0] - _combine(row[lags], state.buffers)) / row[0]
-        buffers = jax.lax.dynamic_update_index_in_dim(state.buffers, x, state.index % self.memory, 0)
-        return x, StreamState(state.index + 1, buffers)
+        buffers = jax.lax.dynamic_update_index_in_dim(state.buffers, x, state.round % self.memory, 0)
+        return x, StreamState(state.round + 1, buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class BufferStream:
         decay, scale = jnp.asarray(self.decay, z.dtype), jnp.asarray(self.scale, z.dtype)
         x = z[0] - _combine(scale, state.buffers)
         buffers = decay.reshape((-1,) + (1,) * x.ndim) * state.buffers + x
-        return x, StreamState(state.index + 1, buffers)
+        return x, StreamState(state.round + 1, buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class ScaledStream:
 
     def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
         x, after = self.inner.next(z, state)
-        return x / jnp.asarray(self.weights, z.dtype)[state.index], after
+        return x / jnp.asarray(self.weights, z.dtype)[state.round], after
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,10 +163,10 @@ class TreeStream:
         current, finished = z[0], jnp.zeros_like(z[0])
         level, climbing = jnp.zeros((), jnp.int32), jnp.ones((), bool)
         for height in range(self.height):
-            climbing = climbing & ((state.index >> height) & 1 == 1)
+            climbing = climbing & ((state.round >> height) & 1 == 1)
             left, own = state.buffers[height], variances[height + 1]
             finished = jnp.where(climbing, finished + left, finished)
             current = jnp.where(climbing, own * z[height + 1] + (1 - own) * (left + current), current)
             level = level + climbing
         buffers = jax.lax.dynamic_update_index_in_dim(state.buffers, current, level, 0)
-        return current - finished, StreamState(state.index + 1, buffers)
+        return current - finished, StreamState(state.round + 1, buffers)

@@ -18,7 +18,7 @@ DECODERS = ("honaker", "full")
 
 
 def refined_variances(height: int) -> FloatArray:
-    """Variance of a node's sum, by height, after combining it with its whole subtree (Honaker's estimate from below)."""
+    """Variance of a node's sum, by height, combined with its whole subtree (Honaker's estimate from below)."""
     variances = np.ones(height + 1)
     for level in range(1, height + 1):
         children = 2 * variances[level - 1]

@@ -17,7 +17,7 @@ from galton.errors import GaltonError, InvalidArgument, positive, probability
 from galton.gaussian import gaussian_mu
 from galton.pair import Direction, Pair
 from galton.sampling import PlainSampler, draws
-from galton.sampling.frozen import frozen_estimator, blocks_for
+from galton.sampling.frozen import blocks_for, frozen_estimator
 
 DEFAULT_TAU = 1.05
 

@@ -16,7 +16,7 @@ from galton.errors import FloatArray, probability
 from galton.gaussian import gaussian_epsilon
 from galton.pair import Pair
 from galton.sampling import choose_sampler
-from galton.sampling.frozen import frozen_estimator, blocks_for
+from galton.sampling.frozen import blocks_for, frozen_estimator
 
 _POINTS = 8
 """Grid points on either side of the quick estimate."""

@@ -113,7 +113,9 @@ def _run_by_run(
     pair: Pair, grid: FloatArray, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int, str]:
     """Every epsilon with the sampler made for it."""
-    curve, samples, names = [], 0, set()
+    curve: list[Interval] = []
+    names: set[str] = set()
+    samples = 0
     for index, epsilon in enumerate(grid.tolist()):
         if options.progress is not None:
             options.progress("points of the curve", index, grid.size)

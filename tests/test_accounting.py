@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from galton.accounting import (
+    Ledger,
+    Options,
+    calibrate,
+    certify,
+    delta,
+    delta_upper_bound,
+    epsilon,
+    epsilon_upper_bound,
+    multiplier_upper_bound,
+    profile,
+)
+from galton.accounting.certificate import claim_digest, samples_to_certify
+from galton.accounting.curve import trade_off
+from galton.accounting.merging import merge_loss
+from galton.bounds import BOUNDS
+from galton.errors import InvalidArgument
+from galton.gaussian import gaussian_epsilon, gaussian_mu
+from galton.pair import Direction, Pair, dominating_pair
+from galton.sampling import PlainSampler, draws
+from galton.strategies import identity, square_root
+from tests.truth import gaussian, random_allocation, two_bins
+
+GAUSSIAN = dominating_pair(identity(1), 1, 2.0)  # mu = 1/2
+SMALL = dominating_pair(square_root(48, 6), 8, 1.2)
+TWO = Pair(np.array([[1.0, 0.4], [0.4, 0.9]]), 1.5)
+
+
+# delta
+
+
+@pytest.mark.parametrize("bound", ["sequence", "kl", "one-sided", "bernstein"])
+@pytest.mark.parametrize("sampler", ["plain", "tilted", "auto"])
+def test_delta_of_two_bins_lies_within_its_limits(bound: str, sampler: str) -> None:
+    options = Options(seed=3, bound=bound, sampler=sampler, samples=200_000, rel_width=0.05)
+    found = delta(TWO, 0.4, options)
+    truth = max(two_bins(TWO.gram, 0.4, one) for one in (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST))
+    assert found.lower <= truth <= found.upper
+    assert found.lower <= found.delta <= found.upper
+    assert found.upper - found.lower < 0.3 * truth
+    assert found.samples <= 400_000
+    if bound != "sequence":
+        assert found.samples == 400_000
+    for one in found.by_direction:
+        truth = two_bins(TWO.gram, 0.4, Direction(one.direction))
+        assert one.lower <= truth <= one.upper
+        assert one.deterministic_upper >= truth
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("adjacency", ["add", "remove", "replace", "add-or-remove"])
+def test_adjacency_picks_the_divergence(adjacency: str) -> None:
+    names = {
+        "add": [Direction.NOISE_FIRST],
+        "remove": [Direction.MIXTURE_FIRST],
+        "replace": [Direction.REPLACE],
+        "add-or-remove": [Direction.MIXTURE_FIRST, Direction.NOISE_FIRST],
+    }[adjacency]
+    found = delta(TWO, 0.4, Options(adjacency=adjacency, seed=1, rel_width=0.05))
+    assert [one.direction for one in found.by_direction] == [name.value for name in names]
+    assert found.lower <= max(two_bins(TWO.gram, 0.4, name) for name in names) <= found.upper
+
+
+def test_a_sequence_stops_by_itself_at_the_width_asked_for() -> None:
+    wide, narrow = (delta(SMALL, 0.5, Options(seed=1, rel_width=width)) for width in (0.2, 0.02))
+    for found, width in ((wide, 0.2), (narrow, 0.02)):
+        assert found.upper - found.lower <= width * found.delta * 1.001
+    assert wide.samples < narrow.samples / 4
+    capped = delta(SMALL, 0.5, Options(seed=1, rel_width=0.001, samples=20_000))
+    assert capped.samples == 40_000
+    assert capped.upper - capped.lower > 0.001 * capped.delta  # the true interval is reported, not the one wished for
+
+
+def test_limits_cover_the_truth_as_often_as_they_say() -> None:
+    truth = {one: two_bins(TWO.gram, 0.4, one) for one in (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST)}
+    misses = 0
+    for seed in range(120):
+        found = delta(TWO, 0.4, Options(seed=seed, confidence=0.8, rel_width=0.1, samples=30_000))
+        misses += any(not one.lower <= truth[Direction(one.direction)] <= one.upper for one in found.by_direction)
+    assert misses <= 0.2 * 120 + 4 * math.sqrt(0.2 * 0.8 * 120)
+
+
+@pytest.mark.parametrize("multiplier", [0.05, 0.3, 5.0, 50.0])
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace"])
+def test_no_overflow_for_any_noise(multiplier: float, adjacency: str) -> None:
+    for pair in (SMALL.at(multiplier), dominating_pair(identity(16), 8, multiplier)):
+        for level in (0.01, 1.0, 30.0, 500.0):
+            found = delta(pair, level, Options(adjacency=adjacency, seed=1, samples=2000))
+            assert 0 <= found.lower <= found.delta <= found.upper <= 1
+            json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_identity_at_128_bins_agrees_with_pld_accounting() -> None:
+    rows = [r for r in random_allocation() if r["bins"] == 128 and r["direction"] == "mixture-first"]
+    assert rows
+    for row in rows:
+        pair = dominating_pair(identity(2048), 128, row["noise_multiplier"])  # 16 epochs: the same pair
+        found = delta(pair, row["epsilon"], Options(adjacency="remove", seed=2, samples=300_000, rel_width=0.1))
+        assert found.lower <= row["delta_upper"]
+        assert found.upper >= row["delta_lower"]
+
+
+# Deterministic bounds
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace"])
+def test_deterministic_bounds_are_bounds_and_invert_each_other(adjacency: str) -> None:
+    found = delta(SMALL, 0.6, Options(adjacency=adjacency, seed=1))
+    certain = delta_upper_bound(SMALL, 0.6, adjacency)
+    assert found.upper <= certain < 30 * found.delta
+    level = epsilon_upper_bound(SMALL, 1e-4, adjacency)
+    assert delta_upper_bound(SMALL, level, adjacency) <= 1e-4 < delta_upper_bound(SMALL, level * 0.99, adjacency)
+    multiplier = multiplier_upper_bound(SMALL, 0.6, 1e-4, adjacency)
+    enough, short = (delta_upper_bound(SMALL.at(multiplier * k), 0.6, adjacency) for k in (1.0, 0.96))
+    assert enough <= 1e-4 < short
+
+
+# epsilon
+
+
+@pytest.mark.parametrize("target", [1e-2, 1e-5, 1e-9])
+def test_epsilon_of_one_bin_is_that_of_the_gaussian_mechanism(target: float) -> None:
+    found = epsilon(GAUSSIAN, target, Options(seed=1))
+    assert found.lower <= gaussian_epsilon(target, 0.5) <= found.upper
+    assert found.epsilon == pytest.approx(gaussian_epsilon(target, 0.5), rel=0.02)
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace"])
+@pytest.mark.parametrize("bound", ["sequence", "kl"])
+def test_epsilon_inverts_delta(adjacency: str, bound: str) -> None:
+    found = epsilon(TWO, 1e-3, Options(adjacency=adjacency, bound=bound, seed=1, samples=400_000))
+    names = [Direction.REPLACE] if adjacency == "replace" else [Direction.MIXTURE_FIRST, Direction.NOISE_FIRST]
+
+    def truth(level: float) -> float:
+        return max(two_bins(TWO.gram, level, name) for name in names)
+
+    assert truth(found.upper) <= 1e-3 <= truth(found.lower)
+    assert found.upper - found.lower < 0.05 * found.epsilon
+
+
+def test_epsilon_is_zero_where_delta_at_zero_is_below_the_target() -> None:
+    found = epsilon(GAUSSIAN, 0.5, Options(seed=1))
+    assert (found.epsilon, found.lower, found.upper) == (0.0, 0.0, 0.0)
+
+
+def test_plain_samples_too_few_to_see_delta_still_give_a_valid_upper_limit() -> None:
+    found = epsilon(GAUSSIAN, 1e-7, Options(seed=1, sampler="plain", samples=1000))
+    assert found.lower <= gaussian_epsilon(1e-7, 0.5) <= found.upper <= found.deterministic_upper * (1 + 1e-9)
+
+
+# profile
+
+
+@pytest.mark.parametrize("sampler", ["auto", "plain"])
+def test_profile_of_the_gaussian_mechanism(sampler: str) -> None:
+    options = Options(seed=1, sampler=sampler, samples=300_000, rel_width=0.1)
+    found = profile(GAUSSIAN, points=9, options=options)
+    for level, low, up in zip(found.epsilons, found.lowers, found.uppers, strict=True):
+        assert low <= gaussian(level, 0.5) * (1 + 1e-9)
+        assert up >= gaussian(level, 0.5) * (1 - 1e-9)
+    advantage = 2 * norm.cdf(0.25) - 1  # total variation distance of N(1/2, 1) and N(0, 1)
+    assert found.advantage == pytest.approx(advantage, rel=0.05)
+    assert found.advantage_upper >= advantage
+    rates, misses = np.array(found.false_positive_rates), np.array(found.false_negative_rates)
+    exact = norm.cdf(norm.ppf(1 - rates) - 0.5)
+    assert (misses <= exact + 1e-9).all()
+    assert (misses >= exact - 0.06).all()
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_trade_off_of_exact_deltas_is_the_gaussian_one() -> None:
+    levels = np.linspace(0, 8, 400)
+    rates, misses = trade_off(levels, np.array([gaussian(level, 1.0) for level in levels]))
+    assert np.abs(misses - norm.cdf(norm.ppf(1 - rates) - 1.0)).max() < 1e-3
+
+
+# calibrate
+
+
+@pytest.mark.parametrize(("level", "target"), [(1.0, 1e-5), (0.3, 1e-10), (8.0, 1e-3)])
+def test_calibration_of_one_bin_is_the_analytic_gaussian(level: float, target: float) -> None:
+    found = calibrate(GAUSSIAN, level, target, Options(seed=1), tau=1.05)
+    assert found.noise_multiplier == pytest.approx(1 / gaussian_mu(level, target / 1.05), rel=5e-3)
+    assert found.noise_multiplier >= 1 / gaussian_mu(level, target) * (1 - 1e-9)
+    assert found.unamplified == pytest.approx(1 / gaussian_mu(level, target))
+    assert found.check.upper <= target
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace", "add"])
+def test_calibrated_noise_passes_its_certificate(adjacency: str) -> None:
+    options = Options(seed=1, adjacency=adjacency)
+    found = calibrate(SMALL, 1.0, 1e-5, options, tau=1.05)
+    certificate = certify(SMALL.at(found.noise_multiplier), 1.0, 1e-5, options, tau=1.05)
+    assert certificate.accepted
+    less = certify(SMALL.at(0.97 * found.noise_multiplier), 1.0, 1e-5, options, tau=1.05)
+    assert not less.accepted
+
+
+def test_plain_calibration_solves_for_its_own_samples() -> None:
+    options = Options(seed=1, sampler="plain", samples=100_000, adjacency="remove", rel_width=0.3)
+    found = calibrate(SMALL, 0.5, 1e-2, options, tau=1.2)
+
+    def fitted(multiplier: float) -> float:
+        sampler = PlainSampler(SMALL.at(multiplier), Direction.MIXTURE_FIRST)
+        values = [sampler.values(draw, 0.5) for draw in draws(sampler, 100_000, 1)]
+        return float(np.concatenate(values).mean())
+
+    multiplier = found.noise_multiplier
+    assert fitted(multiplier * (1 - 1e-4)) > found.target > fitted(multiplier * (1 + 1e-4))
+
+
+# certify
+
+
+def test_a_certificate_holds_all_that_is_needed_to_repeat_and_to_judge_it() -> None:
+    first = certify(SMALL.at(2.5), 1.0, 1e-5)
+    assert first.accepted
+    assert first.delta_upper <= 1e-5
+    assert not first.seed_chosen_by_user
+    assert (first.bins, first.rounds, first.epochs, first.noise_multiplier) == (8, 48, 6, 2.5)
+    assert first.strategy == square_root(48, 6).digest
+    assert first.failure_probability == pytest.approx(1.5e-8)
+    assert set(first.versions) == {"galton", "jax", "numpy", "python"}
+    again = certify(SMALL.at(2.5), 1.0, 1e-5, Options(seed=first.seed))
+    assert again.seed_chosen_by_user
+    assert "chosen by the user" in again.statement
+    for one, two in zip(first.by_direction, again.by_direction, strict=True):
+        assert one == two
+    json.dumps(first.to_json(), allow_nan=False)
+
+
+def test_seeds_come_from_the_operating_system() -> None:
+    assert certify(SMALL.at(2.5), 1.0, 1e-5).seed != certify(SMALL.at(2.5), 1.0, 1e-5).seed
+
+
+def test_every_rejected_attempt_counts_and_spends_failure_probability(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "attempts.json")
+    counts = [certify(SMALL, 1.0, 1e-5, ledger=ledger) for _ in range(3)]
+    assert [one.accepted for one in counts] == [False] * 3
+    assert [one.attempts for one in counts] == [1, 2, 3]
+    assert counts[2].failure_probability == pytest.approx(3 * 1.5e-8)
+    other = certify(SMALL, 1.0, 2e-5, ledger=ledger)  # another claim starts afresh
+    assert other.attempts == 1
+
+
+def test_accepted_attempts_do_not_count_against_later_ones(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "attempts.json")
+    assert [certify(SMALL.at(2.5), 1.0, 1e-5, ledger=ledger).attempts for _ in range(2)] == [1, 1]
+
+
+def test_an_interrupted_attempt_counts_as_rejected(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "attempts.json")
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        certify(SMALL.at(2.0), 1.0, 1e-5, Options(progress=interrupt), ledger=ledger)
+    assert ledger.begin(claim_digest(SMALL.at(2.0), 1.0, 1e-5, "add-or-remove")) == 2
+
+
+@pytest.mark.parametrize("bound", ["sequence", "kl"])
+def test_a_mechanism_over_budget_is_accepted_no_more_often_than_stated(bound: str, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "attempts.json")
+    truth = max(two_bins(TWO.gram, 0.4, one) for one in (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST))
+    accepted = 0
+    for seed in range(150):
+        options = Options(seed=seed, bound=bound, samples=4096)
+        accepted += certify(TWO, 0.4, truth / 1.25, options, failure=0.1, ledger=ledger).accepted
+        accepted += certify(TWO, 0.4, truth * 0.999, options, failure=0.1, ledger=ledger).accepted
+    assert accepted <= 0.1 * 300 + 4 * math.sqrt(0.1 * 0.9 * 300)
+
+
+def test_a_hopeless_claim_is_rejected_early() -> None:
+    found = certify(SMALL, 1.0, 1e-5)
+    assert not found.accepted
+    assert found.samples < found.by_direction[0].budget / 4
+    assert found.delta_upper > 1e-5
+
+
+def test_a_claim_above_the_deterministic_bound_needs_no_samples() -> None:
+    found = certify(SMALL.at(20.0), 1.0, 1e-5)
+    assert found.accepted
+    assert found.samples == 0
+
+
+@pytest.mark.parametrize("bound", ["kl", "one-sided", "bernstein"])
+def test_the_number_of_samples_gives_the_power_it_promises(bound: str) -> None:
+    claim, tau, failure = 1e-2, 1.25, 1e-4
+    samples = samples_to_certify(claim, tau, failure, bound, power=0.99)
+    assert samples > BOUNDS[bound].samples_needed(claim / tau, claim, failure)
+    random = np.random.default_rng(1)
+    means = random.binomial(samples, claim / tau, 2000) / samples
+    passed = sum(BOUNDS[bound].upper(float(mean), samples, failure) <= claim for mean in np.unique(means))
+    share = np.isin(means, [m for m in np.unique(means) if BOUNDS[bound].upper(float(m), samples, failure) <= claim])
+    assert passed
+    assert share.mean() > 0.98
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: delta(SMALL, -1.0), "epsilon = -1.0"),
+        (lambda: delta(SMALL, math.nan), "epsilon = nan"),
+        (lambda: epsilon(SMALL, 0.0), "delta = 0.0"),
+        (lambda: epsilon(SMALL, 1.0), "delta = 1.0"),
+        (lambda: calibrate(SMALL, 0.0, 1e-5), "epsilon = 0.0"),
+        (lambda: calibrate(SMALL, 1.0, 1e-5, tau=1.0), "tau = 1.0"),
+        (lambda: certify(SMALL, 1.0, 2.0), "delta = 2.0"),
+        (lambda: certify(SMALL, 1.0, 1e-5, failure=0.0), "failure = 0.0"),
+        (lambda: profile(SMALL, [-1.0]), "epsilons = -1.0"),
+        (lambda: profile(SMALL, points=1), "points = 1"),
+        (lambda: Options(samples=0), "samples = 0"),
+        (lambda: Options(seed=-1), "seed = -1"),
+        (lambda: Options(seed=2**53), "seed = 9007199254740992"),
+        (lambda: Options(confidence=1.0), "confidence = 1.0"),
+        (lambda: Options(rel_width=0.0), "rel_width = 0.0"),
+        (lambda: Options(adjacency="swap"), "adjacency = 'swap'"),
+        (lambda: Options(bound="magic"), "bound = 'magic'"),
+        (lambda: Options(workers=0), "workers = 0"),
+        (lambda: SMALL.at(0.0), "noise_multiplier = 0.0"),
+        (lambda: SMALL.at(1e-200), "noise_multiplier = 1e-200"),
+        (lambda: dominating_pair(identity(4), 5), "bins = 5"),
+        (lambda: Pair(np.array([[1.0, -0.1], [-0.1, 1.0]])), "gram = -0.1"),
+        (lambda: Pair(np.array([[1.0, 0.2], [0.1, 1.0]])), "gram = (2, 2)"),
+        (lambda: Pair(np.zeros((1, 1))), "gram = 0.0"),
+    ],
+)
+def test_bad_input_names_the_argument_and_its_value(call: object, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        call()  # type: ignore[operator]
+    assert str(caught.value).startswith(message)
+
+
+def test_merge_loss_is_reported_as_a_factor() -> None:
+    strategy = square_root(256)
+    pair = dominating_pair(strategy, 64, 3.0, 2)
+    loss = merge_loss(strategy, pair, 0.5, "add-or-remove")
+    assert loss is not None
+    assert 1.0 <= loss < 2.0
+    assert merge_loss(strategy, dominating_pair(strategy, 64, 3.0, 64), 0.5, "add-or-remove") is None
