@@ -18,7 +18,7 @@ from galton.accounting.deterministic import direction_lower_bound, direction_upp
 from galton.errors import FloatArray, InvalidArgument
 from galton.pair import Direction, Pair, dominating_pair
 from galton.sampling import HalfSpaceSampler, PlainSampler, Sampler, TiltedSampler, choose_sampler, draws
-from galton.sampling.base import chunk_key, wide_jax
+from galton.sampling.base import Layout, chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.frozen import frozen_estimator
 from galton.sampling.normals import ERROR, TAIL, _from_words, standard_normals
@@ -322,9 +322,9 @@ def test_sharp_samplers_agree_with_plain_ones_at_128_bins(
     assert abs(quick.delta - found) < 5 * math.hypot(quick.relative_error * quick.delta, error)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
-    bins=st.integers(1, 6),
+    bins=st.sampled_from([1, 2, 3, 5]),
     rank=st.integers(1, 6),
     seed=st.integers(0, 2**32 - 1),
     log_multiplier=st.floats(math.log(0.05), math.log(50)),
@@ -340,6 +340,7 @@ def test_the_range_is_never_exceeded_and_bounds_delta(
     modes[0] += 0.01
     pair = given_gram(modes.T @ modes, math.exp(log_multiplier))
     sampler = sharp(pair, direction, epsilon)
+    sampler.layout = Layout(256, 2)
     draw = sampler.draw(seed, 0)
     value_range = sampler.value_range(epsilon)
     with np.errstate(over="ignore"):

@@ -83,7 +83,7 @@ def test_a_true_claim_is_proved_with_fewer_samples_than_hoeffding_would_need(dra
     test = BettingTest(np.array([1.25 * mean]), 1.0, 1e-6)
     while not test.accepted:
         test.add(draw(random, 1000))
-    assert test.samples < np.log(1e6) / (2 * (0.25 * mean) ** 2) / 4
+    assert test.samples < np.log(1e6) / (2 * (0.25 * mean) ** 2) / 2
     assert test.upper() == 1.25 * mean
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,14 @@ def gaussian(epsilon: float, mu: float) -> float:
     return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
 
 
-def two_bins(gram: FloatArray, epsilon: float, direction: Direction, points: int = 1600) -> float:
+def two_bins(gram: FloatArray, epsilon: float, direction: Direction) -> float:
     """delta for two modes by summing densities over a fine grid of the plane that the modes span."""
+    return _two_bins(tuple(gram.ravel().tolist()), epsilon, direction)
+
+
+@cache
+def _two_bins(entries: tuple[float, ...], epsilon: float, direction: Direction, points: int = 900) -> float:
+    gram = np.array(entries).reshape(2, 2)
     root = np.linalg.cholesky(gram)
     modes = root  # rows are the modes in an orthonormal basis of their span: modes @ modes.T = gram
     reach = 9 + float(np.abs(modes).max())

@@ -16,6 +16,7 @@ from galton.errors import FloatArray, InvalidArgument, array, choice, count, pos
 from galton.strategies.base import Strategy
 
 ROUNDOFF = 2.0**-53
+MOST_BINS = 20_000
 
 
 class Direction(enum.Enum):
@@ -70,8 +71,8 @@ class Pair:
             raise InvalidArgument("gram", float(unit.diagonal().min()), "must have a positive diagonal")
         object.__setattr__(self, "unit", unit)
         object.__setattr__(self, "noise_multiplier", positive("noise_multiplier", self.noise_multiplier))
-        if not np.isfinite(self.gram).all():
-            raise InvalidArgument("noise_multiplier", self.noise_multiplier, "is too small for this mechanism")
+        if not 1e-100 <= self.noise_multiplier <= 1e100:
+            raise InvalidArgument("noise_multiplier", self.noise_multiplier, "must lie between 1e-100 and 1e100")
 
     @property
     def modes(self) -> int:
@@ -86,8 +87,7 @@ class Pair:
     @cached_property
     def gram(self) -> FloatArray:
         """The Gram matrix G = M^T M / sigma^2 in force."""
-        with np.errstate(over="ignore", divide="ignore"):
-            return self.unit / self.noise_multiplier**2
+        return self.unit / self.noise_multiplier**2
 
     @property
     def mu_upper(self) -> float:
@@ -119,9 +119,11 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
       merge: make groups of this many neighbouring bins one mode each: a rigorous upper bound that costs less where
         there are many bins. Must divide `bins`.
     """
+    if bins > MOST_BINS:
+        raise InvalidArgument("bins", bins, f"must be at most {MOST_BINS}: the Gram matrix has bins^2 entries")
     gram = strategy.gram(bins)
     largest = float(gram.diagonal().max())
-    if not np.isfinite(largest) or not largest > 0:
+    if not 1e-250 < largest < 1e250:
         raise InvalidArgument("strategy", strategy.kind, "its entries are too large or too small for float64")
     if merge > 1:
         gram = _merged(gram, count("merge", merge))
@@ -142,7 +144,12 @@ def _merged(gram: FloatArray, merge: int) -> FloatArray:
 
 
 def groups_for(bins: int, most: int = 1024) -> int:
-    """Returns the smallest divisor of `bins` by which to merge so that at most `most` modes remain."""
+    """Returns the smallest divisor of `bins` by which to merge so that at most `most` modes remain, 1 if few."""
     if bins <= 2 * most:
         return 1
-    return next(size for size in range(2, bins + 1) if bins % size == 0 and bins // size <= most)
+    size = next(size for size in range(2, bins + 1) if bins % size == 0 and bins // size <= most)
+    if bins // size < 64:
+        raise InvalidArgument(
+            "bins", bins, "has no divisor that leaves 64 to 1024 modes: take another number, or merge=1"
+        )
+    return size

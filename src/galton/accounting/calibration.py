@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from galton.accounting.deterministic import multiplier_upper_bound, solve
-from galton.accounting.estimate import DeltaEstimate, delta
-from galton.accounting.options import Options
+from galton.accounting.estimate import DeltaEstimate, delta_with_failure
+from galton.accounting.options import Options, derived_seed
 from galton.errors import GaltonError, InvalidArgument, positive, probability
 from galton.gaussian import gaussian_mu
 from galton.pair import Direction, Pair
@@ -20,6 +20,7 @@ from galton.sampling import PlainSampler, draws
 from galton.sampling.frozen import blocks_for, frozen_estimator
 
 DEFAULT_TAU = 1.05
+_CHECKS = 40
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Calibration:
       noise_multiplier: sensitivity-1 noise multiplier.
       target: the delta that was aimed at, claimed delta / tau.
       unamplified: the multiplier without amplification (exact).
-      check: delta at the multiplier on fresh samples; its upper limit is below the claimed delta.
+      check: delta at the multiplier on fresh samples; its upper limit is below the claimed delta. Check number k
+        has half the failure probability of the one before: the first that passes holds with the confidence asked for.
     """
 
     noise_multiplier: float
@@ -62,8 +64,8 @@ def calibrate(
     options = options or Options()
     positive("epsilon", epsilon)
     probability("delta", target)
-    if not positive("tau", tau) > 1:
-        raise InvalidArgument("tau", tau, "must be above 1, so that there is room to prove the claim")
+    if not 1.001 <= positive("tau", tau) <= 1000:
+        raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000, so that there is room to prove the claim")
     start = time.perf_counter()
     seed = options.fresh_seed()
     aim = target / tau
@@ -75,16 +77,17 @@ def calibrate(
         multiplier, steps = _by_plain_samples(pair, epsilon, aim, (lowest, highest), seed, options)
     else:
         multiplier, steps = _by_frozen_draws(pair, epsilon, aim, (lowest, highest), seed, options)
-    check = _check(pair, multiplier, epsilon, min(tau - 1, 0.1), options)
-    for _ in range(40):
+    for index in range(_CHECKS):
+        failure = (1 - options.confidence) / 2 ** (index + 1)
+        width = replace(options, rel_width=min(tau - 1, 0.1))
+        check = delta_with_failure(pair.at(multiplier), epsilon, width, seed, failure, f"check {index}")
         if check.upper <= target or multiplier >= highest:
             break
         multiplier = min(highest, multiplier * 1.002 * (check.upper / target) ** 0.05)
         steps += 1
-        check = _check(pair, multiplier, epsilon, min(tau - 1, 0.1), options)
     if not check.upper <= target:
         raise GaltonError(
-            f"calibrate: delta <= {target:g} could not be confirmed with {options.budget} samples; "
+            f"calibrate: delta <= {target:g} could not be confirmed with {check.samples} samples; "
             "raise samples, or use sampler auto"
         )
     return Calibration(
@@ -102,12 +105,6 @@ def calibrate(
     )
 
 
-def _check(pair: Pair, multiplier: float, epsilon: float, width: float, options: Options) -> DeltaEstimate:
-    """delta at the multiplier, on samples that the multiplier was not fitted on."""
-    fresh = options.fresh_seed() if options.seed is None else options.seed ^ 0x5EED
-    return delta(pair.at(multiplier), epsilon, replace(options, seed=fresh, rel_width=width))
-
-
 def _by_frozen_draws(
     pair: Pair, epsilon: float, aim: float, bracket: tuple[float, float], seed: int, options: Options
 ) -> tuple[float, int]:
@@ -115,8 +112,8 @@ def _by_frozen_draws(
     guess = min(bracket[1], multiplier_upper_bound(pair, epsilon, aim, options.adjacency))
     final, steps = blocks_for(pair.modes), 0
     for blocks in (1, 1, final, final):
-        at = pair.at(guess)
-        estimators = [frozen_estimator(at, one, epsilon, blocks, seed + steps) for one in options.directions]
+        at, fit = pair.at(guess), derived_seed(seed, f"fit {steps}")
+        estimators = [frozen_estimator(at, one, epsilon, blocks, fit) for one in options.directions]
 
         def largest(multiplier: float, estimators: list[Any] = estimators) -> float:
             return max(one(multiplier, epsilon).delta for one in estimators)
@@ -139,8 +136,8 @@ def _by_plain_samples(
     def mean(direction: Direction) -> Callable[[float], float]:
         def at(multiplier: float) -> float:
             sampler = PlainSampler(pair.at(multiplier), direction)
-            run = draws(sampler, options.budget, seed, options.workers, options.progress)
-            return float(np.sum([sampler.values(draw, epsilon).sum() for draw in run])) / options.budget
+            run = draws(sampler, options.budget(), derived_seed(seed, "fit"), options.workers, options.progress)
+            return float(np.sum([sampler.values(draw, epsilon).sum() for draw in run])) / options.budget()
 
         return at
 

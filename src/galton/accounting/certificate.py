@@ -15,7 +15,7 @@ import numpy as np
 from galton import files
 from galton.accounting.deterministic import direction_upper_bound
 from galton.accounting.ledger import Ledger, default_ledger
-from galton.accounting.options import SEQUENCE, Options
+from galton.accounting.options import SEQUENCE, Options, derived_seed
 from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
 from galton.errors import InvalidArgument, positive, probability
 from galton.pair import Direction, Pair
@@ -54,7 +54,8 @@ class Certificate:
     """Everything needed to repeat a verification and to judge it.
 
     What may be stated: a training run that is released only if this verification accepted, and that uses exactly this
-    strategy, batching and noise multiplier, is (epsilon, max(delta, failure_probability))-DP; see docs/certificates.md.
+    strategy, batching and noise multiplier, is (epsilon, max(delta, failure_probability))-DP after one attempt, and
+    (epsilon, delta + failure_probability)-DP after several; `statement` says it, docs/certificates.md explains it.
     """
 
     accepted: bool
@@ -85,14 +86,16 @@ class Certificate:
         return asdict(self)
 
 
-def claim_digest(pair: Pair, epsilon: float, delta: float, adjacency: str) -> str:
-    """Returns the hash under which attempts at this claim are counted."""
+def target_digest(pair: Pair, epsilon: float, delta: float, adjacency: str) -> str:
+    """Returns the hash under which attempts are counted: the claim, whatever the noise multiplier.
+
+    Trying another multiplier after a rejection is one more try at the same target, and counts as such.
+    """
     return files.digest(
         {
             "strategy": pair.strategy,
             "bins": pair.bins,
             "rounds": pair.rounds,
-            "noise_multiplier": pair.noise_multiplier,
             "adjacency": adjacency,
             "epsilon": float(epsilon),
             "delta": float(delta),
@@ -141,8 +144,9 @@ def certify(
     """Verifies the claim "delta(epsilon) <= delta" once, and returns the certificate, accepted or not.
 
     Formal guarantee: if the claim is false, the probability of acceptance is at most `failure` (default 0.0015 *
-    delta) for this attempt, over the randomness of the seed, and at most attempts * failure for all attempts at
-    the claim together. All directions of the adjacency are tested, each with an equal share.
+    delta) for this attempt, over the randomness of the seed, and at most the certificate's failure_probability,
+    the sum over attempts, for all attempts at the target together. All directions of the adjacency are tested,
+    each with an equal share.
 
     Args:
       pair: the mechanism with its noise multiplier.
@@ -157,32 +161,34 @@ def certify(
     positive("epsilon", epsilon)
     probability("delta", delta)
     failure = FAILURE_SHARE * delta if failure is None else probability("failure", failure)
-    if tau is not None and not positive("tau", tau) > 1:
-        raise InvalidArgument("tau", tau, "must be above 1")
+    if tau is not None and not 1.001 <= positive("tau", tau) <= 1000:
+        raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000")
     start = time.perf_counter()
     seed = options.fresh_seed()
     ledger = ledger or default_ledger()
-    claim = claim_digest(pair, epsilon, delta, options.adjacency)
-    attempts = ledger.begin(claim)
+    target = target_digest(pair, epsilon, delta, options.adjacency)
+    spent = ledger.begin(target, failure)
     share = failure / len(options.directions)
     verdicts = []
     for direction in options.directions:
-        verdicts.append(_verify(pair, direction, epsilon, delta, share, tau, seed, options))
+        verdicts.append(_verify(pair, direction, epsilon, delta, share, tau, derived_seed(seed, "certify"), options))
         if not verdicts[-1].accepted:
             break
     accepted = all(one.accepted for one in verdicts)
     if accepted:
-        ledger.accept(claim)
-    total = min(1.0, attempts * failure)
+        spent = ledger.accept(target, failure)
+    skipped = options.directions[len(verdicts) :]
+    uppers = [one.delta_upper for one in verdicts] + [direction_upper_bound(pair, one, epsilon) for one in skipped]
+    total = min(1.0, spent.failure)
     return Certificate(
         accepted=accepted,
         epsilon=float(epsilon),
         delta=float(delta),
-        delta_upper=max(one.delta_upper for one in verdicts),
+        delta_upper=max(uppers),
         adjacency=options.adjacency,
         failure_probability=total,
         failure_probability_per_attempt=failure,
-        attempts=attempts,
+        attempts=spent.attempts,
         strategy=pair.strategy,
         bins=pair.bins,
         rounds=pair.rounds,
@@ -193,7 +199,7 @@ def certify(
         seed=seed,
         seed_chosen_by_user=options.seed is not None,
         by_direction=tuple(verdicts),
-        statement=_statement(accepted, epsilon, max(delta, total), options, attempts),
+        statement=_statement(accepted, epsilon, delta, total, spent.attempts, options),
         versions={
             "galton": version("galton"),
             "jax": version("jax"),
@@ -205,16 +211,18 @@ def certify(
     )
 
 
-def _statement(accepted: bool, epsilon: float, delta: float, options: Options, attempts: int) -> str:
+def _statement(accepted: bool, epsilon: float, delta: float, total: float, attempts: int, options: Options) -> str:
+    """What may be said: max(delta, failure) after one attempt, delta + all failures after several (docs/math.md)."""
     if not accepted:
-        return "Rejected: nothing may be claimed. Trying the same claim again counts as a further attempt."
+        return "Rejected: nothing may be claimed. Trying again, with any multiplier, counts as a further attempt."
+    stated = min(1.0, max(delta, total) if attempts == 1 else delta + total)
     words = (
-        f"A run released only because this verification accepted is ({epsilon:g}, {delta:g})-DP under "
+        f"A run released only because this verification accepted is ({epsilon:g}, {stated:.6g})-DP under "
         f"{options.adjacency} adjacency, if it uses this strategy, balls-in-bins batches and noise multiplier."
     )
     if options.seed is not None:
         words += " The seed was chosen by the user: this holds only if it was not chosen for its outcome."
-    return words + (f" Attempt {attempts} at this claim." if attempts > 1 else "")
+    return words + (f" Attempt {attempts} at this target." if attempts > 1 else "")
 
 
 def _verify(

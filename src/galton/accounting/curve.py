@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from galton.accounting.deterministic import epsilon_upper_bound
-from galton.accounting.estimate import Interval, delta, observe
-from galton.accounting.options import Options
+from galton.accounting.estimate import Interval, delta_with_failure, observe
+from galton.accounting.options import Options, derived_seed
 from galton.errors import FloatArray, InvalidArgument, array, count
 from galton.pair import Pair
 from galton.sampling import choose_sampler
@@ -77,7 +77,7 @@ def profile(
     else:
         curve, samples, name = _run_by_run(pair, grid, share, seed, options)
     uppers = np.minimum.accumulate([one.upper for one in curve])
-    rates, misses = trade_off(grid, uppers)
+    rates, misses = trade_off(grid, uppers, options.adjacency)
     return Profile(
         epsilons=tuple(grid.tolist()),
         deltas=tuple(one.estimate for one in curve),
@@ -100,10 +100,11 @@ def profile(
 def _one_run(pair: Pair, grid: FloatArray, share: float, seed: int, options: Options) -> tuple[list[Interval], int]:
     """All epsilons on the same plain samples."""
     failure = share / (2 * len(options.directions))
+    samples_seed = derived_seed(seed, "profile")
     each, samples = [], 0
     for direction in options.directions:
         chosen = choose_sampler(pair, direction, 0.0, "plain")
-        intervals, taken = observe(chosen, grid.tolist(), failure, seed, options, lambda _: False)
+        intervals, taken = observe(chosen, grid.tolist(), failure, samples_seed, options, lambda _: False)
         each.append(intervals)
         samples += taken
     return [_largest([intervals[i] for intervals in each]) for i in range(grid.size)], samples
@@ -119,7 +120,7 @@ def _run_by_run(
     for index, epsilon in enumerate(grid.tolist()):
         if options.progress is not None:
             options.progress("points of the curve", index, grid.size)
-        one = delta(pair, epsilon, replace(options, seed=seed, confidence=1 - share, progress=None))
+        one = delta_with_failure(pair, epsilon, replace(options, progress=None), seed, share, f"point {index}")
         curve.append(Interval(one.delta, one.lower, one.upper))
         samples += one.samples
         names.update(part.sampler for part in one.by_direction)
@@ -134,14 +135,21 @@ def _largest(intervals: Sequence[Interval]) -> Interval:
     )
 
 
-def trade_off(epsilons: FloatArray, deltas: FloatArray, points: int = 101) -> tuple[FloatArray, FloatArray]:
-    """Returns the trade-off curve that follows from delta(epsilon) (Dong, Roth and Su, proposition 6).
+def trade_off(
+    epsilons: FloatArray, deltas: FloatArray, adjacency: str = "add-or-remove", points: int = 101
+) -> tuple[FloatArray, FloatArray]:
+    """Returns the trade-off curve that follows from delta(epsilon): false-positive against false-negative rate.
 
-    f(a) = max over epsilon of 0, 1 - delta - e^eps a, and e^-eps (1 - delta - a); fewer epsilons give a lower,
-    still valid, curve.
+    The hypothesis to be rejected is "the example was not used". H(used || not used) <= delta, which is `remove`,
+    gives f(a) >= 1 - delta - e^eps a; H(not used || used) <= delta, which is `add`, gives
+    f(a) >= e^-eps (1 - delta - a); add-or-remove and replace bound both.
+    Fewer epsilons give a lower, still valid, curve.
     """
     rates = np.unique(np.concatenate((np.linspace(0.0, 1.0, points), np.geomspace(1e-6, 0.1, points))))
-    with np.errstate(over="ignore"):
-        first = 1 - deltas[:, None] - np.exp(epsilons)[:, None] * rates
-        second = np.exp(-epsilons)[:, None] * (1 - deltas[:, None] - rates)
-    return rates, np.maximum(0.0, np.maximum(first.max(axis=0), second.max(axis=0)))
+    growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
+    curves = [np.zeros_like(rates)]
+    if adjacency != "add":
+        curves.append((1 - deltas[:, None] - growth * rates).max(axis=0))
+    if adjacency != "remove":
+        curves.append(((1 - deltas[:, None] - rates) / growth).max(axis=0))
+    return rates, np.max(curves, axis=0)

@@ -14,6 +14,9 @@ from galton.sampling.factor import upward_factor
 from galton.sampling.halfspace import noise_first_bound
 from galton.sampling.tilted import best_tilt
 
+SMALLEST = 1e-300
+"""What a bound that underflows is rounded up to."""
+
 
 def delta_upper_bound(pair: Pair, epsilon: float, adjacency: str = "add-or-remove") -> float:
     """Returns a deterministic upper bound on delta for any C, in milliseconds and with no randomness.
@@ -30,17 +33,18 @@ def direction_upper_bound(pair: Pair, direction: Direction, epsilon: float) -> f
     """Returns the deterministic upper bound on delta in one direction."""
     gram = upward_factor(pair.gram).gram
     mu = math.sqrt(float(gram.diagonal().max())) * (2 if direction is Direction.REPLACE else 1)
-    unamplified = min(1.0, gaussian_delta(epsilon, mu) * (1 + 1e-9))
+    unamplified = min(1.0, gaussian_delta(epsilon, mu) * (1 + 1e-7))
     if direction is Direction.NOISE_FIRST:
-        return min(unamplified, noise_first_bound(gram, epsilon))
-    return min(unamplified, math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon))))
+        amplified = noise_first_bound(gram, epsilon)
+    else:
+        amplified = math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon)))
+    return max(min(unamplified, amplified), SMALLEST)
 
 
 def direction_lower_bound(pair: Pair, direction: Direction, epsilon: float) -> float:
     """Returns a deterministic lower bound on the pair's delta: all entries of G lowered to the least (section 5)."""
-    if direction is Direction.REPLACE:
-        return 0.0
-    return gaussian_delta(epsilon, pair.mu_lower) * (1 - 1e-9)
+    sides = 2 if direction is Direction.REPLACE else 1
+    return gaussian_delta(epsilon, sides * pair.mu_lower) * (1 - 1e-7)
 
 
 def epsilon_upper_bound(pair: Pair, delta: float, adjacency: str = "add-or-remove") -> float:

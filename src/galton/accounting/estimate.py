@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from galton.accounting.deterministic import direction_lower_bound, direction_upper_bound
-from galton.accounting.options import SEQUENCE, Options
+from galton.accounting.options import SEQUENCE, Options, derived_seed
 from galton.bounds import BOUNDS, EmpiricalBernstein, FixedSample
 from galton.errors import non_negative
 from galton.pair import Direction, Pair
@@ -86,21 +86,28 @@ def delta(pair: Pair, epsilon: float, options: Options | None = None) -> DeltaEs
     fixed-sample bound it takes exactly `options.samples`.
     """
     options = options or Options()
+    return delta_with_failure(pair, epsilon, options, options.fresh_seed(), 1 - options.confidence)
+
+
+def delta_with_failure(
+    pair: Pair, epsilon: float, options: Options, seed: int, failure: float, purpose: str = "estimate"
+) -> DeltaEstimate:
+    """Returns delta with limits that all hold at once except with probability `failure`."""
     non_negative("epsilon", epsilon)
     start = time.perf_counter()
-    seed = options.fresh_seed()
-    failure = (1 - options.confidence) / (2 * len(options.directions))
+    share = failure / (2 * len(options.directions))
     found: list[DirectionDelta] = []
     for direction in options.directions:
         settled = max((other.lower for other in found), default=0.0)
-        found.append(direction_delta(pair, direction, epsilon, failure, seed, options, settled))
+        samples_seed = derived_seed(seed, purpose)
+        found.append(direction_delta(pair, direction, epsilon, share, samples_seed, options, settled))
     top = max(found, key=lambda one: one.delta)
     return DeltaEstimate(
         epsilon=float(epsilon),
         delta=top.delta,
         lower=max(one.lower for one in found),
         upper=max(one.upper for one in found),
-        confidence=options.confidence,
+        confidence=1 - failure,
         bound=options.bound,
         adjacency=options.adjacency,
         samples=sum(one.samples for one in found),
@@ -159,11 +166,12 @@ def observe(
     Every single limit fails with probability at most `failure`. `enough` may stop the run only with a sequence.
     """
     sampler = chosen.sampler
+    budget = options.budget(sampler.order)
 
     def limit(epsilon: float) -> Limit:
         value_range = max(sampler.value_range(epsilon), TINY)
         if options.bound == SEQUENCE:
-            return EmpiricalBernstein(value_range, failure, options.rel_width / 2, options.budget)
+            return EmpiricalBernstein(value_range, failure, options.rel_width / 2, budget)
         return FixedSample(BOUNDS[options.bound], value_range, failure)
 
     uppers, lowers = [limit(epsilon) for epsilon in epsilons], [limit(epsilon) for epsilon in epsilons]
@@ -177,7 +185,7 @@ def observe(
             result.append(Interval(estimate, max(0.0, low.lower() - lost), min(1.0, high.upper() + lost)))
         return result
 
-    for draw in draws(sampler, options.budget, seed, options.workers, options.progress):
+    for draw in draws(sampler, budget, seed, options.workers, options.progress):
         for epsilon, high, low in zip(epsilons, uppers, lowers, strict=True):
             high.add(sampler.values(draw, epsilon, rounding=1))
             low.add(sampler.values(draw, epsilon, rounding=-1))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from galton.accounting.deterministic import delta_upper_bound, epsilon_upper_bound, solve
 from galton.accounting.estimate import DirectionDelta, Interval, delta, observe
-from galton.accounting.options import Options
+from galton.accounting.options import Options, derived_seed
 from galton.errors import FloatArray, probability
 from galton.gaussian import gaussian_epsilon
 from galton.pair import Pair
@@ -58,13 +58,14 @@ def epsilon(pair: Pair, target: float, options: Options | None = None) -> Epsilo
     start = time.perf_counter()
     seed = options.fresh_seed()
     certain = epsilon_upper_bound(pair, target, options.adjacency)
-    floor = 0.0 if options.adjacency == "replace" or pair.mu_lower == 0 else gaussian_epsilon(target, pair.mu_lower)
+    least = pair.mu_lower * (2 if options.adjacency == "replace" else 1)
+    floor = gaussian_epsilon(target, least) * (1 - 1e-6) if least > 0 else 0.0
     guess = quick_epsilon(pair, target, certain, options, seed)
     limits = Interval(0.0, floor, certain)
     found: tuple[dict[str, Any], ...] = ()
     samples, name, value_range = 0, "none: the deterministic bound suffices", 0.0
     if guess == 0.0:
-        zero = delta(pair, 0.0, options)
+        zero = delta(pair, 0.0, replace(options, seed=seed))
         samples, name, value_range = zero.samples, zero.sampler, zero.range
         limits = Interval(0.0, 0.0, 0.0 if zero.upper <= target else certain)
         found = tuple(_described(one) for one in zero.by_direction)
@@ -103,7 +104,9 @@ def quick_epsilon(pair: Pair, target: float, certain: float, options: Options, s
         return 0.0
     guess = certain
     for blocks in (1, blocks_for(pair.modes)):
-        estimators = [frozen_estimator(pair, one, guess, blocks, seed ^ 1) for one in options.directions]
+        estimators = [
+            frozen_estimator(pair, one, guess, blocks, derived_seed(seed, "fit")) for one in options.directions
+        ]
 
         def largest(value: float, estimators: list[Any] = estimators) -> float:
             return max(one(pair.noise_multiplier, value).delta for one in estimators)
@@ -130,7 +133,7 @@ def _on_grid(
             crossing = _crossing(grid, [*before, list(intervals)], target)
             return crossing.upper - crossing.lower <= options.rel_width * guess and crossing.lower > 0
 
-        intervals, samples = observe(chosen, grid.tolist(), failure, seed, options, enough)
+        intervals, samples = observe(chosen, grid.tolist(), failure, derived_seed(seed, "estimate"), options, enough)
         each.append(intervals)
         middle = intervals[len(grid) // 2]
         found.append(

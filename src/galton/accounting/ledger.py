@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from galton import files
 from galton.errors import InvalidFile
@@ -23,9 +24,16 @@ def default_ledger() -> Ledger:
     return Ledger(Path(folder) / "attempts.json")
 
 
+class Spent(NamedTuple):
+    """Attempts at a target that were not accepted, and the failure probability they spent together."""
+
+    attempts: int
+    failure: float
+
+
 @dataclass(frozen=True)
 class Ledger:
-    """Counts, by claim, the verifications that did not end in acceptance.
+    """Counts, by target, the verifications that did not end in acceptance, and adds up their failure probabilities.
 
     An attempt is written down before its first sample is drawn: one that is interrupted counts as rejected, since
     breaking off a run that looks bad is a rejection too.
@@ -33,19 +41,23 @@ class Ledger:
 
     path: Path
 
-    def begin(self, claim: str) -> int:
-        """Writes down a new attempt at this claim and returns its number, counting from 1."""
-        with self._locked() as counts:
-            counts[claim] = counts.get(claim, 0) + 1
-            return counts[claim]
+    def begin(self, target: str, failure: float) -> Spent:
+        """Writes down a new attempt and returns what has been spent on this target, the new attempt included."""
+        with self._locked() as entries:
+            before = entries.get(target, Spent(0, 0.0))
+            entries[target] = Spent(before.attempts + 1, before.failure + failure)
+            return entries[target]
 
-    def accept(self, claim: str) -> None:
-        """Takes the attempt under way off the count, because it was accepted."""
-        with self._locked() as counts:
-            counts[claim] = max(0, counts.get(claim, 0) - 1)
+    def accept(self, target: str, failure: float) -> Spent:
+        """Takes an accepted attempt off the count; returns what was spent by now, the accepted attempt included."""
+        with self._locked() as entries:
+            spent = entries.get(target, Spent(1, failure))
+            rest = Spent(max(0, spent.attempts - 1), max(0.0, spent.failure - failure))
+            entries[target] = rest if rest.attempts else Spent(0, 0.0)
+            return spent
 
     @contextmanager
-    def _locked(self) -> Iterator[dict[str, int]]:
+    def _locked(self) -> Iterator[dict[str, Spent]]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
@@ -55,14 +67,17 @@ class Ledger:
             ) from None
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            counts = self._read()
-            yield counts
-            files.write_text(self.path, json.dumps(counts, indent=1, sort_keys=True) + "\n")
+            entries = self._read()
+            yield entries
+            files.write_text(self.path, json.dumps(entries, indent=1, sort_keys=True) + "\n")
 
-    def _read(self) -> dict[str, int]:
+    def _read(self) -> dict[str, Spent]:
         if not self.path.exists():
             return {}
-        counts = files.read_json(self.path)
-        if not all(isinstance(value, int) and value >= 0 for value in counts.values()):
-            raise InvalidFile(f"{self.path}: is not a ledger of attempts; move it away to start a new one")
-        return counts
+        try:
+            entries = {key: Spent(*value) for key, value in files.read_json(self.path).items()}
+            if not all(isinstance(one.attempts, int) and one.attempts >= 0 <= one.failure for one in entries.values()):
+                raise ValueError
+        except (TypeError, ValueError):
+            raise InvalidFile(f"{self.path}: is not a ledger of attempts; move it away to start a new one") from None
+        return entries

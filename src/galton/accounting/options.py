@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from galton import files
 from galton.bounds import BOUNDS
 from galton.errors import choice, count, positive, probability
 from galton.pair import Direction, directions
@@ -60,11 +61,15 @@ class Options:
         """The divergences to look at."""
         return directions(self.adjacency)
 
-    @property
-    def budget(self) -> int:
-        """Samples per direction."""
-        return DEFAULT_SAMPLES if self.samples is None else self.samples
+    def budget(self, order: int = 0) -> int:
+        """Returns the samples per direction; by default fewer for a sampler of high order, whose samples cost more."""
+        return DEFAULT_SAMPLES // (1 + order // 10) if self.samples is None else self.samples
 
     def fresh_seed(self) -> int:
         """Returns the seed chosen by the user, or a new one from the operating system."""
         return secrets.randbelow(SEED_LIMIT) if self.seed is None else self.seed
+
+
+def derived_seed(seed: int, purpose: str) -> int:
+    """Returns a seed for one purpose: samples that something was fitted on are never those that check it."""
+    return int(files.digest([seed, purpose])[-16:], 16) % SEED_LIMIT

@@ -32,10 +32,10 @@ class FixedSample:
 
     def upper(self) -> float:
         """Returns the upper limit."""
-        mean = min(self.mean, self.value_range)
+        mean = min(self.mean * (1 + 1e-12), self.value_range)
         return self._bound.upper(mean, self._count, self._failure, self.value_range)
 
     def lower(self) -> float:
         """Returns the lower limit."""
-        mean = min(self.mean, self.value_range)
+        mean = min(self.mean * (1 - 1e-12), self.value_range)
         return self._bound.lower(mean, self._count, self._failure, self.value_range)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 
 import typer
 
 from galton.errors import GaltonError
 
+# Usage errors of the parser under typer, which newer versions of typer bring along themselves.
+_USAGE = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="galton",
     help="Plan, certify and run differentially private training with correlated noise and balls-in-bins batches.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -21,20 +26,26 @@ app = typer.Typer(
 
 def main() -> None:
     """Runs the command line; bad input ends in one line on stderr and exit code 2, never in a traceback."""
-    from galton.cli import accounting  # noqa: F401  (registers its commands)
-
     try:
-        app()
+        from galton.cli import accounting  # noqa: F401  (registers its commands)
+
+        warnings.simplefilter("ignore")
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except GaltonError as error:
         _fail(str(error), 2)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", _INTERRUPTED)
     except (MemoryError, OverflowError, RecursionError) as error:
         _fail(f"the input is too large for this machine ({type(error).__name__})", 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
+        if isinstance(error, _USAGE):
+            _fail(str(error.format_message()), 2)  # type: ignore[attr-defined]
         if os.environ.get("GALTON_DEBUG"):
             raise
         _fail(f"unexpected {type(error).__name__}: {error} (a bug; GALTON_DEBUG=1 shows where)", 1)

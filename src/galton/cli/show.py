@@ -20,7 +20,8 @@ def progress_bar() -> Iterator[Progress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
         def update(what: str, done: int, total: int) -> None:
@@ -40,12 +41,15 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Prints names and values."""
     from rich.box import SIMPLE
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE, show_header=False, pad_edge=False)
+    table = Table(
+        title=Text(title), title_justify="left", title_style="bold", box=SIMPLE, show_header=False, pad_edge=False
+    )
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(Text(name), Text(value))
     _print(table)
 
 
@@ -53,12 +57,13 @@ def print_grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]])
     """Prints a table with a header."""
     from rich.box import SIMPLE
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
     for name in header:
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     _print(table)
 
 

@@ -55,9 +55,12 @@ class Layout:
         return self.block * self.blocks
 
 
-def layout(bins: int, most_blocks: int = 32) -> Layout:
-    """Returns blocks of about 2^17 normals, and chunks that take well under a second on a small machine."""
-    block = max(1 << 8, min(1 << 15, _power_of_two((1 << 17) // bins)))
+def layout(bins: int, most_blocks: int = 32, largest_block: int = 1 << 15) -> Layout:
+    """Returns blocks of about 2^17 normals, and chunks that take well under a second on a small machine.
+
+    Sharp samplers need few samples and take small chunks, so that a run can stop soon.
+    """
+    block = max(1 << 8, min(largest_block, _power_of_two((1 << 17) // bins)))
     return Layout(
         block, max(1, min(most_blocks, (1 << 17) // block, _power_of_two((1 << 30) // (bins * bins * block))))
     )

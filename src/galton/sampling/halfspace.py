@@ -19,11 +19,15 @@ from galton.pair import Direction, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.kernels import log_mean_exp
-from galton.sampling.normals import standard_normals
+from galton.sampling.normals import standard_normals, uniforms
 from galton.sampling.slack import choose_dtype, loss_slack
 
 FARTHEST = 30.0
 """A half-space farther out than this many standard deviations has probability below 1e-197."""
+
+
+DEPTH_ERROR, DEPTH_LOST = 1e-7, 2.0**-40
+"""The depth's uniform number has 64 bits: above 2^-40 its lattice moves the depth by less than 4e-8."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +79,8 @@ def _bound(gram: FloatArray, weights: FloatArray, epsilon: float) -> HalfSpace:
     spread = math.sqrt(float(weights @ gram @ weights))
     entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
     offset = float(weights @ gram.diagonal()) / 2 + entropy - epsilon
-    return HalfSpace(weights, spread, offset / spread + 1e-9 * (1 + abs(offset / spread)))
+    margin = 1e-9 + 1e-12 * weights.size
+    return HalfSpace(weights, spread, offset / spread + margin * (1 + abs(offset / spread)))
 
 
 def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
@@ -87,7 +92,7 @@ def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
     weights = space.weights
     entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
     shifted = epsilon - (float(weights @ gram.diagonal()) - space.spread**2) / 2 - entropy
-    return min(1.0, gaussian_delta(shifted, space.spread) * (1 + 1e-9))
+    return min(1.0, gaussian_delta(shifted, space.spread) * (1 + 1e-7))
 
 
 class HalfSpaceSampler(Sampler):
@@ -106,12 +111,13 @@ class HalfSpaceSampler(Sampler):
         moved = abs(self._bound) + 10.0
 
         def slack(name: str) -> Slack:
-            return loss_slack(bins, largest, largest / 2, factor.residual, name, moved)
+            one = loss_slack(bins, largest, largest / 2, factor.residual, name, moved)
+            return Slack(one.epsilon + DEPTH_ERROR * math.sqrt(largest), one.lost + DEPTH_LOST)
 
         order = max(1, round(-self._bound / self._space.spread))
         self.dtype = dtype or choose_dtype(slack, order)
         self.slack = slack(self.dtype)
-        self.layout = layout(bins, most_blocks=8)
+        self.layout = layout(bins, most_blocks=8, largest_block=1 << 11)
         self._log_range = float(log_ndtr(self._bound))
         direction = factor.root.T @ self._space.weights
         with wide_jax():
@@ -142,8 +148,7 @@ def _half_space(
     def block(key: jax.Array) -> jax.Array:
         for_depth, noise = jax.random.split(key)
         normals = standard_normals(noise, (layout.block, half.size), root.dtype)
-        uniform = 1.0 - jax.random.uniform(for_depth, (layout.block,), jnp.float64)
-        depth = jax.scipy.special.ndtri(uniform * mass).astype(root.dtype)
+        depth = jax.scipy.special.ndtri(uniforms(for_depth, (layout.block,)) * mass).astype(root.dtype)
         current = jnp.matmul(normals, along, precision=jax.lax.Precision.HIGHEST)
         normals = normals + (depth - current)[:, None] * along
         return -log_mean_exp(jnp.matmul(normals, root, precision=jax.lax.Precision.HIGHEST) - half)

@@ -19,7 +19,7 @@ from galton.sampling.kernels import categorical, correlated, log_mean_exp
 from galton.sampling.slack import choose_dtype, loss_slack
 
 MAX_ORDER = 4096
-WORK = 4e9
+WORK = 4e8
 """Exponentials spent at most on the search for the order."""
 
 
@@ -77,17 +77,25 @@ def _tilt(gram: FloatArray, direction: Direction, order: int, log_tail: float) -
         field = order * gram.mean(axis=1)
         log_head = order**2 * float(gram.mean()) / 2
         log_more = order * float(gram.diagonal().mean()) / 2
-    peak, top = float(gram.max()), float(field.max())
-    attraction, single = np.exp(gram - peak), np.exp(field - top)
-    table = attraction * single[:, None] * single
+    log_table = gram + field[:, None] + field
     size = 2
     if order > 1:
-        table *= (attraction * single) @ attraction
+        paired = gram + field / 2
+        tops = paired.max(axis=1)
+        scaled = np.exp(paired - tops[:, None])
+        with np.errstate(divide="ignore"):
+            log_table += tops[:, None] + tops + np.log(scaled @ scaled.T)
         size = 3
-    pairs = size * (size - 1) // 2
-    log_head += pairs * peak + size * top + math.log(float(table.sum())) - size * math.log(bins)
-    shape = order * math.log(order) - (1 + order) * math.log(1 + order)
-    return Tilt(order, field, table, log_head, log_head + log_more + log_tail + shape + 1e-9)
+    peak = float(log_table.max())
+    table = np.exp(log_table - peak)
+    log_head += peak + math.log(float(table.sum())) - size * math.log(bins)
+    return Tilt(order, field, table, log_head, log_head + log_more + _log_shape(gram, order) + log_tail)
+
+
+def _log_shape(gram: FloatArray, order: int) -> float:
+    """log t^t / (1+t)^(1+t), the largest exp(-t x) (1 - exp(-x)), and a margin for rounding in G and in the sums."""
+    margin = 1e-9 + (order + 1) ** 2 * 8 * (gram.shape[0] + 2) * ROUNDOFF * float(gram.max())
+    return order * math.log(order) - (1 + order) * math.log(1 + order) + margin
 
 
 def tilt(gram: FloatArray, direction: Direction, order: int) -> Tilt:
@@ -98,29 +106,50 @@ def tilt(gram: FloatArray, direction: Direction, order: int) -> Tilt:
 
 
 def best_tilt(gram: FloatArray, direction: Direction, epsilon: float) -> Tilt:
-    """Returns the tilt with the smallest range at `epsilon`, by climbing in t until the range grows.
+    """Returns the tilt with the smallest range at `epsilon` that a search of bounded cost finds.
 
     Every order gives a valid range, so that a search that ends early costs samples and never validity.
     """
-    if direction is Direction.NOISE_FIRST:
-        raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
-    largest = max(3, min(MAX_ORDER, int(WORK / gram.size)))
-    found = best = tilt(gram, direction, 1)
+    if direction is Direction.MIXTURE_FIRST:
+        return _climb(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))))
+    if direction is Direction.REPLACE:
+        return _bisect(gram, epsilon, max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size))))
+    raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
+
+
+def _climb(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
+    """Order by order: the tail's factors do not depend on the order, and log R_t is convex in t."""
+    found = best = _tilt(gram, Direction.MIXTURE_FIRST, 1, 0.0)
     log_tail = 0.0
     for order in range(2, largest + 1):
-        if direction is Direction.REPLACE:
-            found = tilt(gram, direction, order)
+        if order == 2:
+            found = _tilt(gram, Direction.MIXTURE_FIRST, 2, 0.0)
         else:
-            log_tail += _log_tail(gram, found.field, order) if order > 2 else 0.0
-            if order <= 3:
-                found = _tilt(gram, direction, order, log_tail)
-            else:
-                shape = order * math.log(order) - (1 + order) * math.log(1 + order)
-                found = Tilt(order, found.field, found.table, found.log_head, found.log_head + log_tail + shape + 1e-9)
+            log_tail += _log_tail(gram, found.field, order)
+            log_bound = found.log_head + _log_shape(gram, order) + log_tail
+            found = Tilt(order, found.field, found.table, found.log_head, log_bound)
         if found.log_range(epsilon) < best.log_range(epsilon):
             best = found
         elif order > 3:
             break
+    return best
+
+
+def _bisect(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
+    """For replace, where the field and so every factor depends on the order: doubling, then halving steps."""
+    best = tilt(gram, Direction.REPLACE, 1)
+    step = 1
+    while best.order + step <= largest:
+        further = tilt(gram, Direction.REPLACE, best.order + step)
+        if further.log_range(epsilon) >= best.log_range(epsilon):
+            break
+        best, step = further, 2 * step
+    while step:
+        for order in (best.order - step, best.order + step):
+            if 1 <= order <= largest:
+                other = tilt(gram, Direction.REPLACE, order)
+                best = other if other.log_range(epsilon) < best.log_range(epsilon) else best
+        step //= 2
     return best
 
 
@@ -144,13 +173,13 @@ class TiltedSampler(Sampler):
         sides = 2 if direction is Direction.REPLACE else 1
 
         def slack(name: str) -> Slack:
-            one = loss_slack(bins, largest, 2 * (self.order + 1) * largest, factor.residual, name)
+            one = loss_slack(bins, largest, 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual, name)
             choices = 4 * (self.order + 2) * bins * bins * ROUNDOFF
             return Slack(sides * one.epsilon, one.lost + choices)
 
         self.dtype = dtype or choose_dtype(slack, self.order)
         self.slack = slack(self.dtype)
-        self.layout = layout(bins, most_blocks=4)
+        self.layout = layout(bins, most_blocks=4, largest_block=1 << 11)
         with wide_jax():
             self._table = jnp.asarray(np.cumsum(self.tilt.table))
             self._field = jnp.asarray(self.tilt.field)

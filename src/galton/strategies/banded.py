@@ -74,13 +74,6 @@ class ColumnBanded(Strategy):
         units[np.arange(start, stop), np.arange(stop - start)] = 1.0
         return np.asarray(solve_banded((self.bands - 1, 0), self.coefficients, units))
 
-    def apply_absolute(self, values: FloatArray) -> FloatArray:
-        result = np.zeros_like(values)
-        for lag in range(self.bands):
-            kept = self.rounds - lag
-            result[lag:] += np.abs(self.coefficients[lag, :kept, None]) * values[:kept]
-        return result
-
     def column_norm(self) -> float:
         return float(np.linalg.norm(self.coefficients, axis=0).max())
 

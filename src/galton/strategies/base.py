@@ -69,20 +69,17 @@ class Strategy(ABC):
         """Returns C^-1 as a dense matrix (a left inverse where C is rectangular)."""
         return self.inverse_columns(0, self.rows)
 
-    def apply_absolute(self, values: FloatArray) -> FloatArray:
-        """Returns |C| @ values."""
-        result = np.zeros((self.rows, values.shape[1]))
-        for start in range(0, self.rounds, BLOCK):
-            stop = min(start + BLOCK, self.rounds)
-            result += np.abs(self.columns(start, stop)) @ values[start:stop]
-        return result
-
     def modes(self, bins: int) -> FloatArray:
-        """Returns the (rows, bins) matrix with columns m_i = sum_j |C|[:, i + j*bins] (docs/math.md, section 1)."""
+        """Returns the (rows, bins) matrix with columns m_i = sum_j |C|[:, i + j*bins] (docs/math.md, section 1).
+
+        By sums of non-negative numbers only, never by a transform, so that every entry has a small relative error.
+        """
         self.check_bins(bins)
-        comb = np.zeros((self.rounds, bins))
-        comb[np.arange(self.rounds), np.arange(self.rounds) % bins] = 1.0
-        return self.apply_absolute(comb)
+        result = np.zeros((self.rows, bins))
+        for start in range(0, self.rounds, bins):
+            stop = min(start + bins, self.rounds)
+            result[:, : stop - start] += np.abs(self.columns(start, stop))
+        return result
 
     def gram(self, bins: int) -> FloatArray:
         """Returns M^T M for the modes M, the (bins, bins) matrix that is all the accountant needs."""

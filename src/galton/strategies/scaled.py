@@ -56,9 +56,6 @@ class Scaled(Strategy):
     def inverse_columns(self, start: int, stop: int) -> FloatArray:
         return self.inner.inverse_columns(start, stop) / self.weights[:, None]
 
-    def apply_absolute(self, values: FloatArray) -> FloatArray:
-        return self.inner.apply_absolute(values * self.weights[:, None])
-
     def stream(self) -> InverseStream:
         from galton.strategies.streams import ScaledStream
 

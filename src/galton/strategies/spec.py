@@ -64,7 +64,7 @@ def read_npy(path: str) -> FloatArray:
             values = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, EOFError, SyntaxError, MemoryError, OverflowError, TypeError):
+    except Exception:  # the header of a .npy file is Python source, and can fail in every way that source can
         raise InvalidFile(f"{path}: is not a .npy file of numbers") from None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu" or values.ndim not in (1, 2):
         raise InvalidFile(f"{path}: must hold a real array with one or two axes")

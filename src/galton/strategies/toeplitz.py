@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from galton.errors import FloatArray, InvalidArgument, array, count, sign_allowed
-from galton.strategies.base import BLOCK, Strategy
+from galton.strategies.base import Strategy
 from galton.workloads import Workload
 
 if TYPE_CHECKING:
@@ -52,18 +52,6 @@ class ToeplitzLike(Strategy):
 
     def inverse_columns(self, start: int, stop: int) -> FloatArray:
         return _shifted(self.inverse_series, start, stop)
-
-    def apply_absolute(self, values: FloatArray) -> FloatArray:
-        from scipy.fft import irfft, next_fast_len, rfft
-
-        size = next_fast_len(2 * self.rounds, real=True)
-        transfer = rfft(np.abs(self.series), size)[:, None]
-        result = np.empty_like(values)
-        for start in range(0, values.shape[1], BLOCK):
-            block = slice(start, start + BLOCK)
-            product = irfft(transfer * rfft(values[:, block], size, axis=0), size, axis=0)
-            result[:, block] = np.maximum(product[: self.rounds], 0.0)
-        return result
 
     def _first_mode(self, bins: int) -> FloatArray:
         """Mode of bin 0: s[t] = c[t] + s[t - bins]. The mode of bin i is s shifted down by i."""

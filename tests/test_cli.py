@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from galton import cli
+from galton.gaussian import gaussian_epsilon, gaussian_mu
+from galton.strategies import Blt, Dense, Scaled, Toeplitz, save_strategy, square_root
+from tests.truth import gaussian
+
+SMALL = ["--bins", "4", "--epochs", "3"]
+QUICK = ["--samples", "3000", "--seed", "1"]
+COMMANDS: dict[str, list[str]] = {
+    "delta": ["--noise-multiplier", "1.5", "--epsilon", "1"],
+    "epsilon": ["--noise-multiplier", "1.5", "--delta", "1e-3"],
+    "profile": ["--noise-multiplier", "1.5", "--points", "3"],
+    "calibrate": ["--epsilon", "1", "--delta", "1e-2", "--tau", "1.5"],
+    "certify": ["--noise-multiplier", "3", "--epsilon", "1", "--delta", "1e-2"],
+}
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def galton(*words: str) -> Result:
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["galton", *words]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as exit_,
+    ):
+        cli.main()
+    return Result(int(exit_.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def no_nan(name: str) -> float:
+    raise AssertionError(f"{name} in the output")
+
+
+def read(result: Result) -> dict[str, Any]:
+    assert result.out.count("\n") == 1
+    found: dict[str, Any] = json.loads(result.out, parse_constant=no_nan)
+    return found
+
+
+# What commands print
+
+
+def test_delta_of_one_bin() -> None:
+    result = galton(
+        "delta", "sqrt", "--bins", "1", "--epochs", "3", "-s", "2", "--epsilon", "1", "--json", "--seed", "1"
+    )
+    found = read(result)
+    assert result.code == 0
+    assert found["lower"] <= gaussian(1.0, 0.5) <= found["upper"]
+    wanted = {"delta", "lower", "upper", "confidence", "samples", "sampler", "range", "by_direction", "seconds"}
+    assert wanted <= set(found)
+
+
+def test_epsilon_of_one_bin() -> None:
+    found = read(galton("epsilon", "sqrt", "-b", "1", "-e", "3", "-s", "2", "--delta", "1e-5", "--json", "--seed", "1"))
+    assert found["lower"] <= gaussian_epsilon(1e-5, 0.5) <= found["upper"]
+    assert {"epsilon", "lower", "upper", "confidence", "samples"} <= set(found)
+
+
+def test_profile_holds_the_curve() -> None:
+    words = ["profile", "sqrt", *SMALL, "-s", "1.5", "--epsilons", "0.5,1,2", "--json", *QUICK]
+    found = read(galton(*words))
+    assert found["epsilons"] == [0.0, 0.5, 1.0, 2.0]
+    assert sorted(found["uppers"], reverse=True) == found["uppers"]
+    assert {"deltas", "advantage", "false_positive_rates", "false_negative_rates"} <= set(found)
+
+
+def test_calibrate_tells_both_conventions_and_the_error() -> None:
+    found = read(galton("calibrate", "identity", "-b", "1", "-e", "9", "--epsilon", "1", "--delta", "1e-5", "--json"))
+    multiplier = 1 / gaussian_mu(1.0, 1e-5 / 1.05)
+    assert found["noise_multiplier"] == pytest.approx(multiplier, rel=5e-3)
+    assert found["noise_multiplier_per_participation"] == pytest.approx(3 * found["noise_multiplier"])
+    assert found["sigma"] == pytest.approx(3 * found["noise_multiplier"])
+    assert found["rmse"] == pytest.approx(found["sigma"] * np.sqrt(5))  # prefix sums of 1..9 noises: mean variance 5
+
+
+@pytest.mark.parametrize("multiplier", ["3", "0.5"])
+def test_certify_ends_with_0_or_3_and_writes_the_certificate(multiplier: str, tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    words = ["certify", "sqrt", *SMALL, "-s", multiplier, "--epsilon", "1", "--delta", "1e-2", "-o", str(path)]
+    result = galton(*words, "--json")
+    found = read(result)
+    assert result.code == (0 if multiplier == "3" else 3)
+    assert found["accepted"] == (result.code == 0)
+    assert json.loads(path.read_text()) == found
+    wanted = {"accepted", "delta_upper", "failure_probability", "samples", "attempts", "seed", "seconds", "strategy"}
+    assert wanted <= set(found)
+    again = read(galton(*words, "--json"))
+    assert again["attempts"] == (1 if result.code == 0 else 2)
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_people_get_a_table_and_nothing_on_stderr(command: str) -> None:
+    result = galton(command, "sqrt:2", *SMALL, *COMMANDS[command], *QUICK)
+    assert result.code == 0
+    assert "4 batches" in result.out
+    assert result.err == ""
+
+
+def test_help_needs_neither_jax_nor_scipy() -> None:
+    code = (
+        "import sys; from galton import cli; sys.argv = ['galton', '--help']\n"
+        "try: cli.main()\n"
+        "except SystemExit as e: assert not e.code\n"
+        "assert not {'jax', 'scipy', 'numpy.random', 'matplotlib'} & set(sys.modules), 'too much imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in COMMANDS)
+
+
+def test_importing_galton_changes_nothing_and_needs_no_optional_package() -> None:
+    code = """
+import sys, threading, random, numpy
+import jax
+before = (jax.config.jax_enable_x64, random.getstate(), str(numpy.random.get_state()), threading.active_count())
+import galton
+for name in galton.__all__:
+    getattr(galton, name)
+after = (jax.config.jax_enable_x64, random.getstate(), str(numpy.random.get_state()), threading.active_count())
+assert before == after
+pair = galton.dominating_pair(galton.square_root(8), 4)
+galton.delta(pair, 1.0, galton.Options(samples=100))
+assert jax.config.jax_enable_x64 is False
+assert jax.numpy.ones(1).dtype == "float32"
+optional = {"torch", "opacus", "dask", "matplotlib", "dp_accounting", "PLD_accounting", "jax_privacy", "optax"}
+assert not optional & set(sys.modules), optional & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
+    words = [
+        "delta",
+        "sqrt:8",
+        "-b",
+        "64",
+        "-e",
+        "4",
+        "-s",
+        "1",
+        "--epsilon",
+        "1",
+        "--bound",
+        "kl",
+        "--samples",
+        "100000000",
+    ]
+    code = "import sys; from galton import cli; sys.argv = ['galton', *sys.argv[1:]]; cli.main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"GALTON_STATE": str(tmp_path)},
+    )
+    time.sleep(8)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "galton: interrupted\n"
+
+
+# Files as strategies
+
+
+@pytest.fixture(scope="module")
+def strategies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("strategies")
+    random = np.random.default_rng(0)
+    dense = np.tril(random.uniform(0.1, 1, (12, 12)))
+    np.save(folder / "column.npy", [1.0, 0.5, 0.25])
+    np.save(folder / "dense.npy", dense)
+    np.save(folder / "float32.npy", dense.astype(np.float32))
+    save_strategy(Scaled(Blt(12, [0.9, 0.5], [0.2, 0.1]), random.uniform(0.5, 2, 12)), folder / "scaled.json")
+    np.save(folder / "negative.npy", [1.0, -0.5])
+    save_strategy(Toeplitz(12, [1.0, -0.5], allow_negative=True), folder / "negative.json")
+    np.save(folder / "upper.npy", dense.T)
+    np.save(folder / "nan.npy", [1.0, np.nan])
+    np.save(folder / "inf.npy", np.where(dense > 0, np.inf, 0.0))
+    np.save(folder / "zero-diagonal.npy", dense * (1 - np.eye(12)))
+    np.save(folder / "zero-first.npy", [0.0, 1.0])
+    np.save(folder / "too-long.npy", np.ones(13))
+    np.save(folder / "too-large.npy", np.eye(13))
+    np.save(folder / "oblong.npy", np.ones((12, 3)))
+    np.save(folder / "three.npy", np.ones((2, 2, 2)))
+    np.save(folder / "complex.npy", np.ones(3, complex))
+    np.save(folder / "text.npy", np.array(["a"]))
+    np.save(folder / "empty.npy", np.ones(0))
+    np.save(folder / "object.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.save(folder / "subnormal.npy", dense * 1e-160)
+    (folder / "truncated.npy").write_bytes((folder / "dense.npy").read_bytes()[:200])
+    (folder / "header.npy").write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((((")
+    (folder / "garbage.npy").write_bytes(b"PK\x03\x04garbage")
+    (folder / "garbage.json").write_text("{")
+    (folder / "list.json").write_text("[1]")
+    (folder / "other.json").write_text('{"format": "something else"}')
+    text = (folder / "scaled.json").read_text()
+    (folder / "tampered.json").write_text(text.replace("0.9", "0.91", 1))
+    (folder / "infinite.json").write_text(text.replace("0.9", "1e999", 1))
+    (folder / "folder.json").mkdir()
+    return folder
+
+
+GOOD = ["column.npy", "dense.npy", "float32.npy", "scaled.json"]
+BAD = {
+    "negative.npy": "--allow-negative",
+    "negative.json": "--allow-negative",
+    "upper.npy": "lower-triangular",
+    "nan.npy": "must be finite",
+    "inf.npy": "must be finite",
+    "zero-diagonal.npy": "the diagonal must be positive",
+    "zero-first.npy": "the diagonal must be positive",
+    "too-long.npy": "at most one a round, 12",
+    "too-large.npy": "13 rounds, not for the 12",
+    "oblong.npy": "must be square",
+    "three.npy": "one or two axes",
+    "complex.npy": "real array",
+    "text.npy": "real array",
+    "empty.npy": "must not be empty",
+    "object.npy": "is not a .npy file of numbers",
+    "subnormal.npy": "too large or too small",
+    "truncated.npy": "is not a .npy file of numbers",
+    "header.npy": "is not a .npy file of numbers",
+    "garbage.npy": "is not a .npy file of numbers",
+    "garbage.json": "is not valid JSON",
+    "list.json": "must hold a JSON object",
+    "other.json": "is not a strategy file",
+    "tampered.json": "was changed after it was written",
+    "infinite.json": "is not valid JSON",
+    "folder.json": "cannot be read",
+    "absent.json": "cannot be read",
+    "absent.npy": "cannot be read",
+}
+
+
+def delta_of(folder: Path, name: str, *words: str) -> Result:
+    return galton("delta", str(folder / name), *SMALL, *COMMANDS["delta"], *QUICK, "--json", *words)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_strategies_from_files(strategies: Path, name: str) -> None:
+    result = delta_of(strategies, name)
+    assert result.code == 0, result.err
+    assert 0 < read(result)["delta"] < 1
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_strategy_files_get_one_line_and_exit_code_2(strategies: Path, name: str) -> None:
+    result = delta_of(strategies, name)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert BAD[name] in result.err
+
+
+@pytest.mark.parametrize("name", ["negative.npy", "negative.json"])
+def test_negative_entries_are_accepted_on_request_with_a_warning(strategies: Path, name: str) -> None:
+    result = delta_of(strategies, name, "--allow-negative")
+    assert result.code == 0
+    assert "looser" in result.err
+    np.save(strategies / "absolute.npy", [1.0, 0.5])
+    assert read(result)["delta"] == read(delta_of(strategies, "absolute.npy"))["delta"]
+
+
+def test_a_partial_last_epoch() -> None:
+    words = ["delta", "sqrt", "--bins", "4", "--epochs", "3", *COMMANDS["delta"], *QUICK, "--json"]
+    assert read(galton(*words, "--rounds", "10"))["rounds"] == 10
+    assert galton(*words, "--rounds", "8").code == 2
+
+
+# Bad options
+
+
+BAD_OPTIONS = [
+    (["--bins", "0"], "bins = 0"),
+    (["--bins", "-3"], "bins = -3"),
+    (["--epochs", "0"], "epochs = 0"),
+    (["--bins", "x"], "--bins"),
+    (["--noise-multiplier", "0"], "noise_multiplier = 0.0"),
+    (["--noise-multiplier", "nan"], "noise_multiplier = nan"),
+    (["--noise-multiplier", "-1"], "noise_multiplier = -1.0"),
+    (["--noise-multiplier", "1e200"], "noise_multiplier = 1e+200"),
+    (["--epsilon", "-1"], "epsilon = -1.0"),
+    (["--epsilon", "inf"], "epsilon = inf"),
+    (["--samples", "0"], "samples = 0"),
+    (["--seed", "-1"], "seed = -1"),
+    (["--sampler", "best"], "sampler = 'best'"),
+    (["--bound", "none"], "bound = 'none'"),
+    (["--adjacency", "both"], "adjacency = 'both'"),
+    (["--confidence", "1"], "confidence = 1.0"),
+    (["--rel-width", "0"], "rel_width = 0.0"),
+    (["--workers", "0"], "workers = 0"),
+    (["--merge", "3"], "merge = 3"),
+    (["--nonsense"], "nonsense"),
+    (["extra"], "extra"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_bad_options_get_one_line_and_exit_code_2(words: list[str], message: str) -> None:
+    result = galton("delta", "sqrt", *SMALL, *COMMANDS["delta"], *QUICK, *words)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert message in result.err
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "sqrt:0", "sqrt:13", "sqrt:x", "sqrt:-1", "squirt", "blt:4", "sqrt:" + "9" * 5000]
+)
+def test_bad_specs(spec: str) -> None:
+    result = galton("delta", spec, *SMALL, *COMMANDS["delta"])
+    assert result.code == 2
+    assert "strategy = " in result.err
+
+
+def test_a_failed_command_leaves_files_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    path.write_text("precious")
+    assert galton("certify", "sqrt", *SMALL, "-s", "0", "--epsilon", "1", "--delta", "0.1", "-o", str(path)).code == 2
+    assert path.read_text() == "precious"
+    assert galton("certify", "sqrt", *SMALL, *COMMANDS["certify"], "-o", str(tmp_path)).code == 2
+
+
+number = st.one_of(
+    st.sampled_from(
+        ["0", "-1", "nan", "inf", "1e308", "1e-308", "x", "", "1e5", "0.5", "1", "2", "1e-9", "500", "3.7"]
+    ),
+    st.floats(1e-3, 1e3).map(str),
+)
+whole = st.sampled_from(["0", "-1", "1", "2", "3", "4", "5", "x", "", "1.5", "99999999999999999999", "7"])
+garbage = st.fixed_dictionaries(
+    {"--bins": st.sampled_from(["1", "2", "3", "0", "x"]), "--epochs": st.sampled_from(["1", "2", "-1"])},
+    optional={
+        "--rounds": whole,
+        "--seed": whole,
+        "--workers": st.sampled_from(["1", "0", "x"]),
+        "--merge": whole,
+        "--adjacency": st.sampled_from(["add", "remove", "replace", "", "x"]),
+        "--sampler": st.sampled_from(["plain", "tilted", "x"]),
+        "--confidence": number,
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(list(COMMANDS)),
+    st.sampled_from(["identity", "sqrt", "sqrt:2", "tree", "x", "", "sqrt:", ".npy", "[red]a[/blue].npy", "\0.json"]),
+    garbage,
+    st.lists(number, min_size=3, max_size=3),
+)
+def test_garbage_never_ends_in_a_traceback_or_nan(
+    command: str, spec: str, options: dict[str, str], numbers: list[str]
+) -> None:
+    words = [command, spec, "--json", "--samples", "500"]
+    wanted = {
+        "delta": ("--noise-multiplier", "--epsilon"),
+        "epsilon": ("--noise-multiplier", "--delta"),
+        "profile": ("--noise-multiplier", "--epsilons"),
+        "calibrate": ("--epsilon", "--delta", "--tau"),
+        "certify": ("--noise-multiplier", "--epsilon", "--delta"),
+    }[command]
+    if command in ("calibrate", "certify"):
+        options = {key: value for key, value in options.items() if key != "--confidence" or command == "calibrate"}
+    for name, value in [*options.items(), *zip(wanted, numbers, strict=False)]:
+        words += [name, value]
+    result = galton(*words)
+    assert result.code in (0, 2, 3), result.err
+    assert "Traceback" not in result.err
+    if result.code == 2:
+        assert result.out == ""
+        assert len(result.err.strip().splitlines()) == 1
+    else:
+        read(result)
+
+
+def test_square_root_is_what_the_spec_says(tmp_path: Path) -> None:
+    """The same mechanism by name, as a Toeplitz column and as a dense matrix has the same pair up to rounding."""
+    np.save(tmp_path / "column.npy", square_root(12, 5).coefficients)
+    np.save(tmp_path / "dense.npy", Dense(square_root(12, 5).matrix()).entries)
+    found = [
+        read(galton("delta", spec, *SMALL, *COMMANDS["delta"], *QUICK, "--json"))["delta"]
+        for spec in ("sqrt:5", str(tmp_path / "column.npy"), str(tmp_path / "dense.npy"))
+    ]
+    assert found[0] == found[1] == pytest.approx(found[2], rel=1e-4)
