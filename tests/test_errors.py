@@ -123,7 +123,7 @@ def test_sign_allowed_names_the_first_negative_entry() -> None:
     values = np.array([[1.0, 0.0], [0.5, -0.25]])
     errors.sign_allowed("C", values, True)
     errors.sign_allowed("C", np.abs(values), False)
-    with pytest.raises(InvalidArgument, match=r"^C\[1, 1\] = -0\.25: must not be negative; with allow_negative"):
+    with pytest.raises(InvalidArgument, match=r"^C\[1, 1\] = -0\.25: must not be negative; allow_negative"):
         errors.sign_allowed("C", values, False)
 
 

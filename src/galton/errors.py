@@ -135,5 +135,5 @@ def sign_allowed(argument: str, values: FloatArray, allow_negative: bool) -> Non
     raise InvalidArgument(
         f"{argument}{list(where)}",
         float(values[where]),
-        "must not be negative; with allow_negative the pair of |C| is analysed instead (valid, looser)",
+        "must not be negative; allow_negative (--allow-negative) has the pair of |C| analysed: valid, looser",
     )

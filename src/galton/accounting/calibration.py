@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from galton.accounting.deterministic import multiplier_upper_bound, solve
+from galton.accounting.deterministic import multiplier_upper_bound
 from galton.accounting.estimate import DeltaEstimate, delta_with_failure
 from galton.accounting.options import Options, derived_seed
+from galton.accounting.solve import solve, walk
 from galton.errors import GaltonError, InvalidArgument, positive, probability
 from galton.gaussian import gaussian_mu
 from galton.pair import Direction, Pair
@@ -108,23 +109,16 @@ def calibrate(
 def _by_frozen_draws(
     pair: Pair, epsilon: float, aim: float, bracket: tuple[float, float], seed: int, options: Options
 ) -> tuple[float, int]:
-    """Designs proposals at the current multiplier, solves on the frozen draws, and designs again where it moved."""
+    """Starts at the deterministic bound and walks down on frozen draws."""
     guess = min(bracket[1], multiplier_upper_bound(pair, epsilon, aim, options.adjacency))
-    final, steps = blocks_for(pair.modes), 0
-    for blocks in (1, 1, final, final):
-        at, fit = pair.at(guess), derived_seed(seed, f"fit {steps}")
+
+    def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
+        fit = derived_seed(seed, f"fit {step}")
+        at = pair.at(multiplier)
         estimators = [frozen_estimator(at, one, epsilon, blocks, fit) for one in options.directions]
+        return lambda other: max(one(other, epsilon).delta for one in estimators)
 
-        def largest(multiplier: float, estimators: list[Any] = estimators) -> float:
-            return max(one(multiplier, epsilon).delta for one in estimators)
-
-        before, guess = guess, solve(largest, aim, guess, *bracket)
-        steps += 1
-        if options.progress is not None:
-            options.progress("calibrating", steps, 4)
-        if blocks == final and abs(math.log(guess / before)) < 0.02:
-            break
-    return guess, steps
+    return walk(design, aim, guess, bracket, blocks_for(pair.modes), options.progress)
 
 
 def _by_plain_samples(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.optimize import brentq
-
 from galton.errors import non_negative, probability
 from galton.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from galton.pair import Direction, Pair, directions
@@ -76,23 +74,3 @@ def _least(enough: Callable[[float], bool], low: float, high: float, width: floa
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def solve(function: Callable[[float], float], target: float, guess: float, least: float, most: float) -> float:
-    """Finds x in [least, most] with function(x) = target for a decreasing function, on a log scale from `guess`."""
-
-    def excess(log_x: float) -> float:
-        return math.log(max(function(math.exp(log_x)), 1e-300)) - math.log(target)
-
-    low = high = math.log(min(max(guess, least), most))
-    step = 0.02
-    while excess(low) < 0 and low > math.log(least):
-        low, step = max(low - step, math.log(least)), 2 * step
-    step = 0.02
-    while excess(high) > 0 and high < math.log(most):
-        high, step = min(high + step, math.log(most)), 2 * step
-    if excess(low) <= 0:
-        return math.exp(low)
-    if excess(high) >= 0:
-        return math.exp(high)
-    return math.exp(float(brentq(excess, low, high, xtol=2e-6, rtol=1e-12)))

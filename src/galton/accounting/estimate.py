@@ -132,8 +132,8 @@ def direction_delta(
     if certain > TINY:
 
         def enough(intervals: Sequence[Interval]) -> bool:
-            one = intervals[0]
-            return one.upper - one.lower <= options.rel_width * one.estimate or one.upper < settled
+            high, low = min(intervals[0].upper, certain), max(intervals[0].lower, floor)
+            return high - low <= options.rel_width * intervals[0].estimate or high < settled
 
         (interval,), samples = observe(chosen, [epsilon], failure, seed, options, enough)
     upper = min(interval.upper, certain)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from galton.accounting.deterministic import delta_upper_bound, epsilon_upper_bound, solve
+from galton.accounting.deterministic import delta_upper_bound, epsilon_upper_bound
 from galton.accounting.estimate import DirectionDelta, Interval, delta, observe
 from galton.accounting.options import Options, derived_seed
+from galton.accounting.solve import walk
 from galton.errors import FloatArray, probability
 from galton.gaussian import gaussian_epsilon
 from galton.pair import Pair
@@ -70,7 +71,7 @@ def epsilon(pair: Pair, target: float, options: Options | None = None) -> Epsilo
         limits = Interval(0.0, 0.0, 0.0 if zero.upper <= target else certain)
         found = tuple(_described(one) for one in zero.by_direction)
     elif certain > 0:
-        limits, found = _on_grid(pair, target, guess, certain, seed, options)
+        limits, found = _on_grid(pair, target, guess, (floor, certain), seed, options)
         samples = sum(one["samples"] for one in found)
         top = max(found, key=lambda one: one["delta"])
         name, value_range = top["sampler"], top["range"]
@@ -102,27 +103,23 @@ def quick_epsilon(pair: Pair, target: float, certain: float, options: Options, s
     """Returns a quick estimate of epsilon by frozen draws, 0 if delta(0) seems to be below the target."""
     if certain == 0 or delta_upper_bound(pair, 0.0, options.adjacency) <= target:
         return 0.0
-    guess = certain
-    for blocks in (1, blocks_for(pair.modes)):
-        estimators = [
-            frozen_estimator(pair, one, guess, blocks, derived_seed(seed, "fit")) for one in options.directions
-        ]
 
-        def largest(value: float, estimators: list[Any] = estimators) -> float:
-            return max(one(pair.noise_multiplier, value).delta for one in estimators)
+    def design(level: float, blocks: int, step: int) -> Callable[[float], float]:
+        fit = derived_seed(seed, f"fit {step}")
+        estimators = [frozen_estimator(pair, one, level, blocks, fit) for one in options.directions]
+        return lambda other: max(one(pair.noise_multiplier, other).delta for one in estimators)
 
-        if largest(0.0) <= target:
-            return 0.0
-        guess = solve(largest, target, guess, 1e-6 * certain, certain)
-    return guess
+    least = 1e-6 * certain
+    guess, _ = walk(design, target, certain, (least, certain), blocks_for(pair.modes))
+    return 0.0 if guess <= least else guess
 
 
 def _on_grid(
-    pair: Pair, target: float, guess: float, certain: float, seed: int, options: Options
+    pair: Pair, target: float, guess: float, bracket: tuple[float, float], seed: int, options: Options
 ) -> tuple[Interval, tuple[dict[str, Any], ...]]:
     """Bounds delta on a grid around the guess and reads off where it crosses the target."""
     steps = np.arange(-_POINTS, _POINTS + 1) / _POINTS
-    grid = np.unique(np.clip(guess * (1 + options.rel_width * steps), 0.0, certain))
+    grid = np.unique(np.clip(guess * (1 + options.rel_width * steps), 0.0, bracket[1]))
     failure = (1 - options.confidence) / (2 * len(options.directions))
     each: list[list[Interval]] = []
     found = []
@@ -131,7 +128,8 @@ def _on_grid(
 
         def enough(intervals: Sequence[Interval], before: list[list[Interval]] = each) -> bool:
             crossing = _crossing(grid, [*before, list(intervals)], target)
-            return crossing.upper - crossing.lower <= options.rel_width * guess and crossing.lower > 0
+            high, low = min(crossing.upper, bracket[1]), max(crossing.lower, bracket[0])
+            return high - low <= options.rel_width * guess
 
         intervals, samples = observe(chosen, grid.tolist(), failure, derived_seed(seed, "estimate"), options, enough)
         each.append(intervals)

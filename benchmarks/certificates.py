@@ -1,0 +1,190 @@
+"""Samples and seconds of a certificate (tau = 1.25): plain sampling, galton, jax-privacy and PLD_accounting in one run.
+
+Plain sampling and jax-privacy would take minutes to years a cell: their seconds are their measured time per sample
+times the number of samples that the same guarantee takes with values in [0, 1], and are marked as extrapolated.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("GALTON_STATE", "/tmp/galton-benchmark")
+
+import numpy as np
+
+import galton
+from benchmarks.common import markdown, write
+from galton.accounting.certificate import FAILURE_SHARE, samples_to_certify
+from galton.accounting.solve import walk
+from galton.pair import Direction, directions
+from galton.sampling import PlainSampler, draws
+from galton.sampling.frozen import blocks_for, frozen_estimator
+
+BINS, EPOCHS, TAU = 128, 16, 1.25
+ROUNDS = BINS * EPOCHS
+MOST_SAMPLES = 20_000_000
+STRATEGIES: dict[str, galton.Strategy] = {
+    "identity": galton.identity(ROUNDS),
+    "8 bands": galton.square_root(ROUNDS, 8),
+    "64 bands": galton.square_root(ROUNDS, 64),
+    "BLT, 4 buffers": galton.Blt(ROUNDS, [0.999, 0.98, 0.8, 0.3], [0.02, 0.06, 0.12, 0.25]),
+}
+
+
+def plain_rate() -> float:
+    """Plain samples a second at 128 bins, both cores."""
+    sampler = PlainSampler(galton.dominating_pair(STRATEGIES["64 bands"], BINS, 2.0), Direction.MIXTURE_FIRST)
+    sampler.draw(0, 0)
+    start = time.perf_counter()
+    for draw in draws(sampler, 2_000_000, 1):
+        sampler.values(draw, 1.0)
+    return 2_000_000 / (time.perf_counter() - start)
+
+
+def jax_privacy_rate() -> float | None:
+    """Samples a second of jax-privacy's balls-in-bins accountant on the 64-band Toeplitz C, best of its batch sizes."""
+    try:
+        from jax_privacy import batch_selection
+        from jax_privacy.experimental.monte_carlo import sample_generation
+    except ImportError:
+        return None
+    strategy = batch_selection.BallsInBinsSampling(iterations=ROUNDS, cycle_length=BINS)
+    column = np.asarray(galton.square_root(ROUNDS, 64).coefficients)
+    best = 0.0
+    for batch in (64, 256):
+        for repeat in range(3):
+            start = time.perf_counter()
+            sample_generation.get_privacy_loss_sample(
+                strategy=strategy,
+                noise_multiplier=2.0 * STRATEGIES["64 bands"].sensitivity(BINS),
+                c_col=column,
+                seed=repeat,
+                positive_sample=True,
+                num_samples=batch,
+            )
+            best = max(best, batch / (time.perf_counter() - start))
+    return best
+
+
+def pld_accounting_seconds(multiplier: float) -> float | None:
+    """Seconds that PLD_accounting takes for C = I, mixture-first, at a loss grid of 0.01."""
+    try:
+        import PLD_accounting as peer
+    except ImportError:
+        return None
+    start = time.perf_counter()
+    peer.gaussian_allocation_directional_pld(
+        params=peer.PrivacyParams(sigma=multiplier, num_steps=BINS),
+        config=peer.AllocationSchemeConfig(
+            loss_discretization=0.01, tail_truncation=1e-12, convolution_method=peer.ConvolutionMethod.GEOM
+        ),
+        direction=peer.Direction.REMOVE,
+        bound_type=peer.BoundType.DOMINATES,
+    )
+    return time.perf_counter() - start
+
+
+def quick_multiplier(pair: galton.Pair, epsilon: float, target: float) -> float:
+    """A multiplier with delta near the target, by the quick estimator alone."""
+    highest = 1 / galton.gaussian_mu(epsilon, target)
+
+    def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
+        both = directions("add-or-remove")
+        ones = [frozen_estimator(pair.at(multiplier), one, epsilon, blocks, step) for one in both]
+        return lambda other: max(one(other, epsilon).delta for one in ones)
+
+    start = galton.multiplier_upper_bound(pair, epsilon, target)
+    return walk(design, target, start, (1e-3 * highest, highest), blocks_for(pair.modes))[0]
+
+
+def main() -> None:
+    """Runs every cell and writes results/certificates.{json,md}."""
+    rate, peer = plain_rate(), jax_privacy_rate()
+    rows: list[dict[str, Any]] = []
+    for name, strategy in STRATEGIES.items():
+        pair = galton.dominating_pair(strategy, BINS)
+        for delta in (1e-5, 1e-10):
+            for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0):
+                plain = 2 * samples_to_certify(delta, TAU, FAILURE_SHARE * delta / 2)
+                multiplier = quick_multiplier(pair, epsilon, delta / TAU)
+                options = galton.Options(samples=MOST_SAMPLES)
+                found = galton.certify(pair.at(multiplier), epsilon, delta, options)
+                row = {
+                    "strategy": name,
+                    "epsilon": epsilon,
+                    "delta": delta,
+                    "noise_multiplier": multiplier,
+                    "accepted": found.accepted,
+                    "samples": found.samples,
+                    "seconds": found.seconds,
+                    "range_over_delta": found.by_direction[0].range / delta,
+                    "samplers": [f"{one.sampler} {one.order}" for one in found.by_direction],
+                    "plain_samples": plain,
+                    "plain_seconds_extrapolated": plain / rate,
+                    "jax_privacy_seconds_extrapolated": plain / peer if peer and name != "BLT, 4 buffers" else None,
+                    "pld_accounting_seconds": pld_accounting_seconds(multiplier) if name == "identity" else None,
+                }
+                rows.append(row)
+                print(
+                    {key: row[key] for key in ("strategy", "epsilon", "delta", "accepted", "samples", "seconds")},
+                    flush=True,
+                )
+    write("certificates", rows, tau=TAU, plain_samples_per_second=rate, jax_privacy_samples_per_second=peer)
+    markdown("certificates", *table(rows))
+
+
+def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The rows as text."""
+    header = [
+        "C",
+        "delta",
+        "epsilon",
+        "R/delta",
+        "samples",
+        "seconds",
+        "plain samples",
+        "fewer by",
+        "plain",
+        "jax-privacy",
+        "PLD_accounting",
+    ]
+    body = []
+    for row in rows:
+        done = row["accepted"]
+        fewer = row["plain_samples"] / max(row["samples"], 1)
+        body.append(
+            [
+                row["strategy"],
+                f"{row['delta']:g}",
+                f"{row['epsilon']:g}",
+                f"{row['range_over_delta']:.3g}",
+                f"{row['samples']:,}" if done else f"not proved with {row['samples']:,}",
+                f"{row['seconds']:.1f}",
+                f"{row['plain_samples']:.1e}",
+                f"{fewer:,.0f}x" if done and row["samples"] else ("no sample needed" if done else "-"),
+                duration(row["plain_seconds_extrapolated"]),
+                duration(row["jax_privacy_seconds_extrapolated"]),
+                f"{row['pld_accounting_seconds']:.1f} s" if row["pld_accounting_seconds"] else "-",
+            ]
+        )
+    return header, body
+
+
+def duration(seconds: float | None) -> str:
+    """Extrapolated seconds in the largest unit that fits."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("years", 3.15e7), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds > 2 * size:
+            return f"{seconds / size:,.0f} {unit}*"
+    return f"{seconds:.0f} s*"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Solving delta(x) = target for a noise multiplier or an epsilon on frozen draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq
+
+from galton.sampling.schedule import Progress
+
+Design = Callable[[float, int, int], Callable[[float], float]]
+"""design(x, blocks, step) freezes draws made for x and returns delta as a function of x on them."""
+
+_TRUST = 1.15
+"""How far from its design, as a factor, an estimate on frozen draws is trusted."""
+
+
+def walk(
+    design: Design,
+    target: float,
+    start: float,
+    bracket: tuple[float, float],
+    blocks: int,
+    progress: Progress | None = None,
+) -> tuple[float, int]:
+    """Finds x with delta(x) = target: solves near x, designs again where the solution moved, and refines at the end.
+
+    Returns the solution and the number of designs.
+    """
+    guess, step, final = start, 0, 0
+    while step < 60 and final < 3:
+        size = blocks if final else 1
+        low, high = max(bracket[0], guess / _TRUST), min(bracket[1], guess * _TRUST)
+        before, guess = guess, solve(design(guess, size, step), target, guess, low, max(low, high))
+        moved = abs(math.log(guess / before))
+        step += 1
+        if progress is not None:
+            progress("calibrating", step, step + 3 - final)
+        if final and moved < 0.02:
+            break
+        final += 1 if final or moved < 0.1 else 0
+    return guess, step
+
+
+def solve(function: Callable[[float], float], target: float, guess: float, least: float, most: float) -> float:
+    """Finds x in [least, most] with function(x) = target for a decreasing function, on a log scale from `guess`."""
+
+    def excess(log_x: float) -> float:
+        return math.log(max(function(math.exp(log_x)), 1e-300)) - math.log(target)
+
+    low = high = math.log(min(max(guess, least), most))
+    step = 0.02
+    while excess(low) < 0 and low > math.log(least):
+        low, step = max(low - step, math.log(least)), 2 * step
+    step = 0.02
+    while excess(high) > 0 and high < math.log(most):
+        high, step = min(high + step, math.log(most)), 2 * step
+    if excess(low) <= 0:
+        return math.exp(low)
+    if excess(high) >= 0:
+        return math.exp(high)
+    return math.exp(float(brentq(excess, low, high, xtol=2e-6, rtol=1e-12)))
