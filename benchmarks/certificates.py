@@ -28,7 +28,7 @@ from galton.sampling.frozen import blocks_for, frozen_estimator
 
 BINS, EPOCHS, TAU = 128, 16, 1.25
 ROUNDS = BINS * EPOCHS
-MOST_SAMPLES = 20_000_000
+MOST_SAMPLES = 8_000_000
 STRATEGIES: dict[str, galton.Strategy] = {
     "identity": galton.identity(ROUNDS),
     "8 bands": galton.square_root(ROUNDS, 8),

@@ -21,7 +21,7 @@ from galton.sampling import PlainSampler, draws
 from galton.sampling.frozen import blocks_for, frozen_estimator
 
 DEFAULT_TAU = 1.05
-_CHECKS = 40
+_CHECKS = 12
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def calibrate(
         check = delta_with_failure(pair.at(multiplier), epsilon, width, seed, failure, f"check {index}")
         if check.upper <= target or multiplier >= highest:
             break
-        multiplier = min(highest, multiplier * 1.002 * (check.upper / target) ** 0.05)
+        multiplier = min(highest, multiplier * 1.002 * (check.upper / target) ** 0.08)
         steps += 1
     if not check.upper <= target:
         raise GaltonError(

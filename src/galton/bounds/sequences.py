@@ -117,7 +117,7 @@ class BettingTest:
         self._target = -math.log(probability("failure", failure))
         self._log_capital = np.zeros(self.claims.size)
         self._largest_bet = 0.99 / (1 - float(self._scaled[0]))
-        self._memory = np.empty(0)
+        self._hits, self._zeros = np.empty(0), 0
         self._proved = np.zeros(self.claims.size, bool)
         self._count, self._sum = 0, 0.0
 
@@ -149,15 +149,18 @@ class BettingTest:
                 self._proved |= self._log_capital > self._target + 1e-9
             self._count += block.size
             self._sum += float(block.sum())
-            if self._memory.size < _REMEMBERED:
-                self._memory = np.concatenate((self._memory, block[: _REMEMBERED - self._memory.size]))
+            if self._hits.size < _REMEMBERED:
+                hits = block[block > 0]
+                self._hits = np.concatenate((self._hits, hits))
+                self._zeros += block.size - hits.size
 
     def _kelly(self) -> float:
         """The bet that would have grown fastest so far, with half a sample of doubt at the top of the range."""
         claim = float(self._scaled[0])
 
         def loss(bet: float) -> float:
-            return -float(np.log1p(bet * (claim - self._memory)).sum()) - 0.5 * math.log1p(bet * (claim - 1))
+            growth = self._zeros * math.log1p(bet * claim) + float(np.log1p(bet * (claim - self._hits)).sum())
+            return -growth - 0.5 * math.log1p(bet * (claim - 1))
 
         found = minimize_scalar(loss, bounds=(0.0, self._largest_bet), method="bounded", options={"xatol": 1e-4})
         return float(found.x) if found.fun < 0 else 0.0
