@@ -137,6 +137,7 @@ def main() -> None:
                 )
     write("certificates", rows, tau=TAU, plain_samples_per_second=rate, jax_privacy_samples_per_second=peer)
     markdown("certificates", *table(rows))
+    plot(rows)
 
 
 def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -174,6 +175,39 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return header, body
+
+
+def plot(rows: list[dict[str, Any]]) -> Path:
+    """Seconds of a certificate against epsilon, galton measured and the others extrapolated."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    for axis, delta in zip(axes, (1e-5, 1e-10), strict=True):
+        here = [row for row in rows if row["delta"] == delta]
+        for name, marker in zip(STRATEGIES, "osD^", strict=True):
+            cells = [row for row in here if row["strategy"] == name]
+            done = [row for row in cells if row["accepted"]]
+            axis.plot(
+                [r["epsilon"] for r in done], [r["seconds"] for r in done], marker=marker, label=f"galton, {name}"
+            )
+        cells = [row for row in here if row["strategy"] == "64 bands"]
+        xs = [row["epsilon"] for row in cells]
+        axis.plot(xs, [r["plain_seconds_extrapolated"] for r in cells], "k--", label="plain sampling (extrapolated)")
+        peers = [r["jax_privacy_seconds_extrapolated"] for r in cells]
+        if all(peers):
+            axis.plot(xs, peers, "k:", label="jax-privacy (extrapolated)")
+        axis.set(xscale="log", yscale="log", title=f"delta = {delta:g}", xlabel="epsilon")
+        axis.set_xticks(xs, [f"{x:g}" for x in xs])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("seconds for a certificate, tau = 1.25")
+    axes[1].legend(fontsize=8, loc="center right")
+    path = Path(__file__).parent / "results" / "certificates.png"
+    figure.savefig(path, dpi=110)
+    return path
 
 
 def duration(seconds: float | None) -> str:
