@@ -36,9 +36,9 @@ def independent(pair: galton.Pair, epsilon: float, delta: float) -> tuple[str, f
     """Mixture-first delta by another estimator with other randomness: name, value, standard error."""
     if delta >= 1e-4:
         sampler = PlainSampler(pair, Direction.MIXTURE_FIRST)
-        values = np.concatenate([sampler.values(draw, epsilon) for draw in draws(sampler, 2_000_000, 99)])
+        values = np.concatenate([sampler.values(draw, epsilon) for draw in draws(sampler, 1_000_000, 99)])
         return "plain", float(values.mean()), float(values.std() / math.sqrt(values.size))
-    found = frozen_estimator(pair, Direction.MIXTURE_FIRST, epsilon, 12, 99)(pair.noise_multiplier, epsilon)
+    found = frozen_estimator(pair, Direction.MIXTURE_FIRST, epsilon, 8, 99)(pair.noise_multiplier, epsilon)
     return "mixture proposals", found.delta, found.relative_error * found.delta
 
 
@@ -50,7 +50,7 @@ def main() -> None:
         for epsilon in (0.25, 1.0, 4.0, 16.0):
             for delta in (1e-4, 1e-8, 1e-12):
                 at = pair.at(quick_multiplier(pair, epsilon, delta))
-                found = galton.delta(at, epsilon, galton.Options(adjacency="remove", rel_width=0.05, samples=400_000))
+                found = galton.delta(at, epsilon, galton.Options(adjacency="remove", rel_width=0.05, samples=200_000))
                 one = found.by_direction[0]
                 how, value, error = independent(at, epsilon, delta)
                 usable = error < 0.1 * value

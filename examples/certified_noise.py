@@ -23,10 +23,7 @@ def main() -> None:
             ("mechanism", f"{BINS * EPOCHS} rounds in {EPOCHS} epochs of {BINS} batches, square root with 64 bands"),
             ("target", f"({EPSILON:g}, {DELTA:g})-DP, add-or-remove adjacency"),
             ("noise multiplier", f"{found.noise_multiplier:.4f} (sensitivity 1 over the whole run)"),
-            (
-                "without amplification",
-                f"{found.unamplified:.4f}: {found.unamplified / found.noise_multiplier:.2f} times as much",
-            ),
+            ("unamplified", f"{found.unamplified:.4f}, {found.unamplified / found.noise_multiplier:.2f} times as much"),
             ("prefix-sum error", f"{sigma * strategy.rmse():.2f} root mean square, clip norm 1"),
             ("verdict", "ACCEPTED" if certificate.accepted else "REJECTED"),
             ("samples", f"{certificate.samples:,}, failure probability {certificate.failure_probability:.1e}"),

@@ -3,9 +3,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import norm
 
 from galton.accounting import (
@@ -25,11 +28,11 @@ from galton.accounting.curve import trade_off
 from galton.accounting.merging import merge_loss
 from galton.accounting.options import derived_seed
 from galton.bounds import BOUNDS
-from galton.errors import InvalidArgument
+from galton.errors import GaltonError, InvalidArgument
 from galton.gaussian import gaussian_epsilon, gaussian_mu
 from galton.pair import Direction, Pair, dominating_pair
 from galton.sampling import PlainSampler, draws
-from galton.strategies import identity, square_root
+from galton.strategies import Dense, Toeplitz, identity, square_root
 from tests.truth import gaussian, random_allocation, two_bins
 
 GAUSSIAN = dominating_pair(identity(1), 1, 2.0)  # mu = 1/2
@@ -364,6 +367,24 @@ def test_bad_input_names_the_argument_and_its_value(call: object, message: str) 
     with pytest.raises(InvalidArgument) as caught:
         call()  # type: ignore[operator]
     assert str(caught.value).startswith(message)
+
+
+garbage = st.one_of(st.floats(), st.sampled_from([0, -1, 1e-300, 1e300, True, None, "1", 1j, 0.5, 1.0, 2.0]))
+entries = st.lists(st.one_of(st.floats(-1, 3), st.floats()), min_size=1, max_size=4)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(entries, garbage, garbage, st.sampled_from([delta, epsilon]), st.booleans())
+def test_garbage_gives_an_error_of_ours_or_a_finite_result(
+    column: list[float], multiplier: Any, level: Any, question: Any, dense: bool
+) -> None:
+    try:
+        strategy = Dense(np.diag(column)) if dense else Toeplitz(4, column)
+        found = question(dominating_pair(strategy, 1, multiplier), level, Options(samples=200, seed=1))
+    except GaltonError:
+        return
+    limits = (found.lower, getattr(found, "delta" if question is delta else "epsilon"), found.upper)
+    assert 0 <= limits[0] <= limits[1] <= limits[2] < math.inf
 
 
 def test_merge_loss_is_reported_as_a_factor() -> None:

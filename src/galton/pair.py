@@ -121,7 +121,8 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
     """
     if bins > MOST_BINS:
         raise InvalidArgument("bins", bins, f"must be at most {MOST_BINS}: the Gram matrix has bins^2 entries")
-    gram = strategy.gram(bins)
+    with np.errstate(all="ignore"):  # what overflows is refused below
+        gram = strategy.gram(bins)
     largest = float(gram.diagonal().max())
     if not 1e-250 < largest < 1e250:
         raise InvalidArgument("strategy", strategy.kind, "its entries are too large or too small for float64")
