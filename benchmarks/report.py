@@ -18,8 +18,8 @@ PARTS = [
         "directions. Samples and seconds are of the default betting certificate, both directions together. Figures "
         "marked * are extrapolated: the samples that the same guarantee takes with plain values in [0, 1] "
         "(Chernoff-KL, for a mean that just passes), times the time a sample measured in the same run. jax-privacy is "
-        "its balls-in-bins accountant on the same Toeplitz C, PLD_accounting one upper bound in one direction for C = I. "
-        "Run: `python benchmarks/certificates.py`.",
+        "its balls-in-bins accountant on the same Toeplitz C, PLD_accounting one upper bound in one direction "
+        "for C = I. Run: `python benchmarks/certificates.py`.",
     ),
     (
         "Sampling rate",
