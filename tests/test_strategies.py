@@ -596,9 +596,7 @@ def test_missing_file_is_reported_by_name(tmp_path: Path) -> None:
 def test_negative_entries_need_consent_and_are_analysed_as_absolute_values(
     build: Callable[[bool], Strategy], matrix: FloatArray
 ) -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"must (not be negative; allow_negative|lie strictly between 0 and 1)"
-    ):
+    with pytest.raises(InvalidArgument, match=r"must (not be negative; allow_negative|lie strictly between 0 and 1)"):
         build(False)
     strategy = build(True)
     modes = plain_modes(matrix, 2)
