@@ -22,8 +22,7 @@ lint: $(STAMP)
 
 benchmarks: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[benchmarks]"
-	$(BIN)/python benchmarks/certificates.py
-	$(BIN)/python benchmarks/sampling.py
+	for name in certificates sampling many_bins agreement report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
