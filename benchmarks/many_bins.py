@@ -93,7 +93,7 @@ def main() -> None:
         "samples",
         "Gram, s",
         "certify, s",
-        "loss at most",
+        "loss, estimated",
         "GB",
     ]
     markdown("many_bins", header, body)

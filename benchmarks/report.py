@@ -30,7 +30,7 @@ PARTS = [
         "Many bins",
         "many_bins",
         "A certificate at 1,000 bins, and a rigorous one at 10,000 bins by merging neighbouring bins; the loss is "
-        "delta with twice the merging over delta with this one. Run: `python benchmarks/many_bins.py`.",
+        "extrapolated from delta with twice the merging. Run: `python benchmarks/many_bins.py`.",
     ),
     (
         "What merging costs",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from galton.pair import Pair, directions, dominating_pair
 from galton.sampling.frozen import blocks_for, frozen_estimator
 from galton.strategies.base import Strategy
 
 
 def merge_loss(strategy: Strategy, pair: Pair, epsilon: float, adjacency: str) -> float | None:
-    """Returns delta with twice the merging over delta with this one: by experience more than the loss itself.
+    """Returns an estimate of delta with these bins merged over delta with none, extrapolated and not certified.
 
-    Merging 2f bins instead of f loses at least what merging f instead of 1 did, for every strategy measured
-    (benchmarks/many_bins.py). None where twice the merging is not possible or delta is too small to estimate.
+    It takes every doubling up to f to cost as much as the one from f to 2f does, which is measured: too much where C
+    has memory, since doublings cost more and more, too little for identity (docs/benchmarks.md), for which merging is
+    no good. None where twice the merging is not possible or delta is too small to estimate.
     """
     if pair.modes % 2:
         return None
@@ -22,4 +25,4 @@ def merge_loss(strategy: Strategy, pair: Pair, epsilon: float, adjacency: str) -
             frozen_estimator(one, direction, epsilon, blocks_for(one.modes), 0) for direction in directions(adjacency)
         ]
         found.append(max(estimator(one.noise_multiplier, epsilon).delta for estimator in estimators))
-    return found[1] / found[0] if found[0] > 0 else None
+    return (found[1] / found[0]) ** math.log2(pair.merged) if found[0] > 0 else None

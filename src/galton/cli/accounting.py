@@ -45,7 +45,14 @@ def _merge_row(found: dict[str, Any]) -> list[tuple[str, str]]:
     if "merge_loss" not in found:
         return []
     loss = found["merge_loss"]
-    return [("cost of merging", "unknown" if loss is None else f"delta about {loss:.2g} times larger, at most")]
+    return [
+        (
+            "cost of merging",
+            "unknown"
+            if loss is None
+            else f"delta about {loss:.3g} times larger (an estimate; the limits are certified)",
+        )
+    ]
 
 
 def _directions(found: dict[str, Any]) -> list[tuple[str, str]]:
