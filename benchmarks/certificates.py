@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-os.environ.setdefault("GALTON_STATE", "/tmp/galton-benchmark")
+os.environ.setdefault("GALTON_STATE", tempfile.mkdtemp())
 
 import numpy as np
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-os.environ.setdefault("GALTON_STATE", "/tmp/galton-benchmark")
+os.environ.setdefault("GALTON_STATE", tempfile.mkdtemp())
 
 import galton
 from benchmarks.common import markdown, write
