@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein
     from galton.errors import GaltonError, InvalidArgument, InvalidFile
     from galton.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+    from galton.optimization import Optimized, min_separation_sensitivity, optimize, unamplified_optimum
     from galton.pair import Direction, Pair, dominating_pair
     from galton.strategies import (
         Blt,
@@ -61,6 +62,7 @@ _ROOMS = {
     "galton.bounds": "BOUNDS BettingTest EmpiricalBernstein",
     "galton.errors": "GaltonError InvalidArgument InvalidFile",
     "galton.gaussian": "gaussian_delta gaussian_epsilon gaussian_mu",
+    "galton.optimization": "Optimized min_separation_sensitivity optimize unamplified_optimum",
     "galton.pair": "Direction Pair dominating_pair",
     "galton.strategies": (
         "Blt ColumnBanded Dense Scaled Strategy Toeplitz Tree column_banded identity load_strategy parse_strategy "
@@ -87,6 +89,7 @@ __all__ = [
     "InvalidFile",
     "Ledger",
     "MatrixWorkload",
+    "Optimized",
     "Options",
     "Pair",
     "Profile",
@@ -111,13 +114,16 @@ __all__ = [
     "gaussian_mu",
     "identity",
     "load_strategy",
+    "min_separation_sensitivity",
     "momentum",
     "multiplier_upper_bound",
+    "optimize",
     "parse_strategy",
     "prefix_sums",
     "profile",
     "save_strategy",
     "square_root",
+    "unamplified_optimum",
 ]
 
 

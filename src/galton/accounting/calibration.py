@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -13,12 +12,12 @@ import numpy as np
 from galton.accounting.deterministic import multiplier_upper_bound
 from galton.accounting.estimate import DeltaEstimate, delta_with_failure
 from galton.accounting.options import Options, derived_seed
-from galton.accounting.solve import solve, walk
+from galton.accounting.quick import multiplier_bracket, quick_multiplier
+from galton.accounting.solve import solve
 from galton.errors import GaltonError, InvalidArgument, positive, probability
 from galton.gaussian import gaussian_mu
 from galton.pair import Direction, Pair
 from galton.sampling import PlainSampler, draws
-from galton.sampling.frozen import blocks_for, frozen_estimator
 
 DEFAULT_TAU = 1.05
 _CHECKS = 12
@@ -72,12 +71,12 @@ def calibrate(
     aim = target / tau
     sides = 2 if options.adjacency == "replace" else 1
     unamplified = sides / gaussian_mu(epsilon, target)
-    highest = sides * pair.at(1.0).mu_upper / gaussian_mu(epsilon, aim) * (1 + 1e-9)
-    lowest = max(highest * 1e-4, math.sqrt(float(pair.unit.min())) / gaussian_mu(epsilon, aim) * 0.99)
+    bracket = multiplier_bracket(pair, epsilon, aim, options.adjacency)
+    highest = bracket[1]
     if options.sampler == "plain":
-        multiplier, steps = _by_plain_samples(pair, epsilon, aim, (lowest, highest), seed, options)
+        multiplier, steps = _by_plain_samples(pair, epsilon, aim, bracket, seed, options)
     else:
-        multiplier, steps = _by_frozen_draws(pair, epsilon, aim, (lowest, highest), seed, options)
+        multiplier, steps = quick_multiplier(pair, epsilon, aim, options, seed)
     for index in range(_CHECKS):
         failure = (1 - options.confidence) / 2 ** (index + 1)
         width = replace(options, rel_width=min(tau - 1, 0.1))
@@ -104,21 +103,6 @@ def calibrate(
         seed=seed,
         seconds=time.perf_counter() - start,
     )
-
-
-def _by_frozen_draws(
-    pair: Pair, epsilon: float, aim: float, bracket: tuple[float, float], seed: int, options: Options
-) -> tuple[float, int]:
-    """Starts at the deterministic bound and walks down on frozen draws."""
-    guess = min(bracket[1], multiplier_upper_bound(pair, epsilon, aim, options.adjacency))
-
-    def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
-        fit = derived_seed(seed, f"fit {step}")
-        at = pair.at(multiplier)
-        estimators = [frozen_estimator(at, one, epsilon, blocks, fit) for one in options.directions]
-        return lambda other: max(one(other, epsilon).delta for one in estimators)
-
-    return walk(design, aim, guess, bracket, blocks_for(pair.modes), options.progress)
 
 
 def _by_plain_samples(

@@ -17,7 +17,7 @@ Spec = Annotated[
     str,
     typer.Argument(
         metavar="SPEC",
-        help="identity, sqrt, sqrt:W, tree, or a file: strategy .json, .npy with a Toeplitz column or a dense C.",
+        help="identity, sqrt, sqrt:W, bandmf:W, tree, or a file: strategy .json, .npy (Toeplitz column or dense C).",
     ),
 ]
 Bins = Annotated[int, typer.Option("--bins", "-b", help="Batches per epoch.")]
@@ -62,9 +62,18 @@ def build(
     merge: int | None = None,
 ) -> tuple[Strategy, Pair]:
     """Builds strategy and pair from the words of the command line."""
+    from galton.optimization.spec import resolve_strategy
     from galton.pair import dominating_pair, groups_for
-    from galton.strategies import parse_strategy
 
+    strategy = resolve_strategy(spec, bins, total_rounds(bins, epochs, rounds), allow_negative)
+    if strategy.has_negative:
+        warn("C has negative entries: the pair of |C| is analysed, a valid but looser bound; the noise uses C as it is")
+    groups = groups_for(bins) if merge is None else count("merge", merge)
+    return strategy, dominating_pair(strategy, bins, noise_multiplier, groups)
+
+
+def total_rounds(bins: int, epochs: int, rounds: int | None) -> int:
+    """Returns the rounds of a run, the last epoch being partial if `rounds` says so."""
     count("bins", bins, at_most=10**6)
     count("epochs", epochs, at_most=10**6)
     total = bins * epochs if rounds is None else count("rounds", rounds)
@@ -72,11 +81,7 @@ def build(
         raise InvalidArgument("rounds", total, f"must lie in the last of {epochs} epochs of {bins} bins")
     if total > 10**8:
         raise InvalidArgument("bins * epochs", total, "must be at most 100 million rounds")
-    strategy = parse_strategy(spec, total, allow_negative)
-    if strategy.has_negative:
-        warn("C has negative entries: the pair of |C| is analysed, a valid but looser bound; the noise uses C as it is")
-    groups = groups_for(bins) if merge is None else count("merge", merge)
-    return strategy, dominating_pair(strategy, bins, noise_multiplier, groups)
+    return total
 
 
 def warn(message: str) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from galton.errors import FloatArray
@@ -36,8 +37,8 @@ class Estimate(NamedTuple):
     relative_error: float
 
 
-class _Proposals(NamedTuple):
-    """The proposals N(G c, G): rows of counts c, their energies c G c / 2 and the logarithms of their weights."""
+class Proposals(NamedTuple):
+    """The proposals N(G c, G): counts c as columns, their energies c G c / 2 and the logarithms of their weights."""
 
     counts: jax.Array
     energies: jax.Array
@@ -47,6 +48,21 @@ class _Proposals(NamedTuple):
 def blocks_for(modes: int) -> int:
     """Returns how many blocks of frozen samples are affordable: fewer where every sample costs modes^2 more."""
     return max(1, min(8, (1 << 30) // (modes * modes * BLOCK)))
+
+
+def proposals(gram: FloatArray, direction: Direction, epsilon: float) -> tuple[FloatArray, FloatArray]:
+    """Returns rows of counts c of proposals N(G c, G), made for this Gram matrix, and their probabilities."""
+    sharpness = _SHARPNESS if len(gram) > 1 else _SHARPNESS[:1]
+    rows = [_counts(gram, direction, epsilon, one) for one in sharpness]
+    return np.concatenate(rows), np.concatenate([np.full(len(row), 1 / len(row) / len(rows)) for row in rows])
+
+
+def choose_proposals(
+    probabilities: FloatArray, direction: Direction, shape: tuple[int, ...], seed: int
+) -> NDArray[np.intp]:
+    """Returns which proposal each sample comes from."""
+    random = np.random.default_rng([seed, list(Direction).index(direction)])
+    return np.minimum(np.searchsorted(np.cumsum(probabilities), random.random(shape)), len(probabilities) - 1)
 
 
 class FrozenMixture:
@@ -59,16 +75,12 @@ class FrozenMixture:
     def __init__(self, pair: Pair, direction: Direction, epsilon: float, blocks: int, seed: int) -> None:
         self.direction = direction
         unit = upward_factor(pair.unit)
-        sharpness = _SHARPNESS if pair.modes > 1 else _SHARPNESS[:1]
-        rows = [_counts(pair.gram, direction, epsilon, one) for one in sharpness]
-        counts = np.concatenate(rows)
-        weight = np.concatenate([np.full(len(row), 1 / len(row) / len(rows)) for row in rows])
+        counts, weight = proposals(pair.gram, direction, epsilon)
         images = counts @ unit.gram
-        random = np.random.default_rng([seed, list(Direction).index(direction)])
-        chosen = np.minimum(np.searchsorted(np.cumsum(weight), random.random((blocks, BLOCK))), len(weight) - 1)
+        chosen = choose_proposals(weight, direction, (blocks, BLOCK), seed)
         with wide_jax():
             root = jnp.asarray(unit.root.T)
-            self._proposals = _Proposals(
+            self._proposals = Proposals(
                 jnp.asarray(counts.T),
                 jnp.asarray(np.einsum("ij,ij->i", counts, images) / 2),
                 jnp.asarray(np.log(weight)),
@@ -188,18 +200,28 @@ def _correlated(key: jax.Array, root: jax.Array) -> jax.Array:
 def _mixture_values(
     noise: jax.Array,
     centre: jax.Array,
-    proposals: _Proposals,
+    proposals: Proposals,
     half: jax.Array,
     multiplier: float,
     epsilon: float,
     replace: bool,
 ) -> jax.Array:
     square = multiplier * multiplier
-    point = noise / multiplier + centre / square
-    mixture = log_mean_exp(point - half / square)
-    exponents = point @ proposals.counts - proposals.energies / square + proposals.log_weights
+    return mixture_values(
+        noise / multiplier + centre / square,
+        proposals._replace(energies=proposals.energies / square),
+        half / square,
+        epsilon,
+        replace,
+    )
+
+
+def mixture_values(point: jax.Array, proposals: Proposals, half: jax.Array, epsilon: float, replace: bool) -> jax.Array:
+    """Returns V at points drawn from the mixture of proposals; `half` is half the diagonal of the Gram matrix."""
+    mixture = log_mean_exp(point - half)
+    exponents = point @ proposals.counts - proposals.energies + proposals.log_weights
     proposal = jax.scipy.special.logsumexp(exponents, axis=-1)
-    loss = mixture - log_mean_exp(-point - half / square) if replace else mixture
+    loss = mixture - log_mean_exp(-point - half) if replace else mixture
     return jnp.exp(mixture - proposal) * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
 
 

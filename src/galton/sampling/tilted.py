@@ -224,28 +224,10 @@ def _tilted(
     layout: Layout,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns losses, the statistic of the tilt, and the tail's part of the log weight; tuples are drawn in float64."""
-    bins = half.size
-    peak = gram.max()
-    attraction = jnp.exp(gram - peak)
 
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         for_head, for_tail, noise = jax.random.split(key, 3)
-        uniform = jax.random.uniform(for_head, (layout.block,), jnp.float64)
-        first = jnp.minimum(jnp.searchsorted(table, uniform * table[-1], side="right"), table.size - 1)
-        shift = field + gram[first // bins] + gram[first % bins]
-        level = shift.max(axis=-1)
-
-        def extend(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            """One more mode, with probability proportional to exp(shift) = weights * exp(level)."""
-            shift, weights, level, log_weight = state
-            uniform = jax.random.uniform(jax.random.fold_in(for_tail, index), (layout.block,), jnp.float64)
-            chosen, total = categorical(weights, uniform)
-            level = level + jnp.log(total)
-            log_weight = jnp.where(index < head_size, log_weight, log_weight + level - jnp.log(bins))
-            return shift + gram[chosen], weights * attraction[chosen] / total[:, None], level + peak, log_weight
-
-        start = (shift, jnp.exp(shift - level[:, None]), level, jnp.zeros(layout.block))
-        shift, _, _, log_weight = jax.lax.fori_loop(2, order + 1, extend, start)
+        shift, log_weight, _ = _tuples(for_head, for_tail, table, field, gram, order, head_size, layout.block, False)
         point = correlated(noise, root, layout.block) + shift.astype(root.dtype)
         mixture = log_mean_exp(point - half).astype(jnp.float64)
         if direction is Direction.MIXTURE_FIRST:
@@ -255,3 +237,58 @@ def _tilted(
 
     loss, statistic, log_weight = jax.lax.map(block, jax.random.split(key, layout.blocks))
     return loss.ravel(), statistic.ravel(), log_weight.ravel()
+
+
+@partial(jax.jit, static_argnames=("head_size", "size", "keep_counts"))
+def _tuples(
+    for_head: jax.Array,
+    for_tail: jax.Array,
+    table: jax.Array,
+    field: jax.Array,
+    gram: jax.Array,
+    order: int,
+    head_size: int,
+    size: int,
+    keep_counts: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Draws 1 + t modes a sample; returns field + counts @ G, the tail's part of the log weight, and the counts."""
+    bins = field.size
+    peak = gram.max()
+    attraction = jnp.exp(gram - peak)
+    uniform = jax.random.uniform(for_head, (size,), jnp.float64)
+    first = jnp.minimum(jnp.searchsorted(table, uniform * table[-1], side="right"), table.size - 1)
+    shift = field + gram[first // bins] + gram[first % bins]
+    level = shift.max(axis=-1)
+    rows = jnp.arange(size if keep_counts else 0)
+    counts = jnp.zeros((rows.size, bins))
+
+    def counted(counts: jax.Array, chosen: jax.Array) -> jax.Array:
+        return counts.at[rows, chosen].add(1.0) if keep_counts else counts
+
+    def extend(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        """One more mode, with probability proportional to exp(shift) = weights * exp(level)."""
+        shift, weights, level, log_weight, counts = state
+        uniform = jax.random.uniform(jax.random.fold_in(for_tail, index), (size,), jnp.float64)
+        chosen, total = categorical(weights, uniform)
+        level = level + jnp.log(total)
+        log_weight = jnp.where(index < head_size, log_weight, log_weight + level - jnp.log(bins))
+        weights = weights * attraction[chosen] / total[:, None]
+        return shift + gram[chosen], weights, level + peak, log_weight, counted(counts, chosen)
+
+    counts = counted(counted(counts, first // bins), first % bins)
+    start = (shift, jnp.exp(shift - level[:, None]), level, jnp.zeros(size), counts)
+    shift, _, _, log_weight, counts = jax.lax.fori_loop(2, order + 1, extend, start)
+    return shift, log_weight, counts
+
+
+def draw_tuples(key: jax.Array, gram: FloatArray, tilt: Tilt, size: int) -> tuple[jax.Array, jax.Array]:
+    """Returns how often each mode was drawn, a row a sample, and log weights without the statistic's part.
+
+    Call inside `wide_jax()`.
+    """
+    for_head, for_tail = jax.random.split(key)
+    table, field, matrix = jnp.asarray(np.cumsum(tilt.table)), jnp.asarray(tilt.field), jnp.asarray(gram)
+    _, log_weight, counts = _tuples(
+        for_head, for_tail, table, field, matrix, tilt.order, tilt.head_size, size, keep_counts=True
+    )
+    return counts, log_weight + tilt.log_head

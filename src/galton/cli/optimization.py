@@ -1,0 +1,175 @@
+"""The command optimize."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from galton.cli import app, options, show
+from galton.errors import InvalidArgument
+
+
+@app.command()
+def optimize(
+    family: Annotated[
+        str,
+        typer.Argument(metavar="FAMILY", help="blt:D, toeplitz, toeplitz:W, each also +scale, banded:W or dense."),
+    ],
+    bins: options.Bins,
+    epochs: options.Epochs,
+    epsilon: options.Epsilon,
+    delta: options.Delta,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the strategy to this .json file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw objective and result (.png, .pdf, .svg).")] = None,
+    rounds: options.Rounds = None,
+    workload: options.WorkloadName = "prefix",
+    objective: Annotated[str, typer.Option(help="rmse, or max (the largest error of a round).")] = "rmse",
+    participation: Annotated[
+        str,
+        typer.Option(help="balls-in-bins; or without amplification fixed-order or min-separation: the classical C."),
+    ] = "balls-in-bins",
+    method: Annotated[
+        str, typer.Option(help="lbfgs, or paper (plain samples, gradient descent, bisection).")
+    ] = "lbfgs",
+    estimator: Annotated[str, typer.Option(help="mixture, tilted or plain [mixture; plain for paper].")] = "",
+    samples: Annotated[int, typer.Option(help="Samples per direction and iteration of the search.")] = 4096,
+    iterations: Annotated[int, typer.Option(help="Iterations of a descent at most [60; 300 for paper].")] = 0,
+    tau: Annotated[float, typer.Option(help="Calibrate to delta / tau, so that a certificate has room.")] = 1.05,
+    adjacency: options.Adjacency = "add-or-remove",
+    confidence: options.Confidence = 0.999,
+    seed: options.Seed = None,
+    workers: options.Workers = 2,
+    as_json: options.AsJson = False,
+) -> None:
+    """The correlation matrix C with the least error at a target (epsilon, delta). Ctrl-C keeps the best so far."""
+    from galton.errors import choice
+    from galton.optimization import optimize as run
+    from galton.optimization.plot import plot_optimization
+    from galton.plots import check_plot_path
+    from galton.strategies import save_strategy
+    from galton.workloads import parse_workload
+
+    total = options.total_rounds(bins, epochs, rounds)
+    if output is not None and (output.is_dir() or output.suffix != ".json"):
+        raise InvalidArgument("output", str(output), "must be the name of a .json file")
+    if plot is not None:
+        check_plot_path(plot)
+    matrix = parse_workload(workload, total)
+    choice("participation", participation, ("balls-in-bins", "fixed-order", "min-separation"))
+    if participation != "balls-in-bins":
+        if plot is not None:
+            raise InvalidArgument("plot", str(plot), "is for balls-in-bins: the classical optimum needs no search")
+        return _classical(
+            family, bins, total, epsilon, delta, matrix, workload, objective, participation, adjacency, output, as_json
+        )
+    with show.progress_bar() as progress:
+        how = options.sampling(progress, adjacency=adjacency, confidence=confidence, seed=seed, workers=workers)
+        found = run(
+            family,
+            bins,
+            total,
+            epsilon,
+            delta,
+            workload=matrix,
+            objective=objective,
+            method=method,
+            estimator=estimator,
+            samples=samples,
+            iterations=iterations,
+            options=how,
+            tau=tau,
+            watch=lambda stage, index, value: progress(f"optimising {stage} | {value:.5g}", index, index + 10),
+        )
+    if output is not None:
+        save_strategy(found.strategy, output)
+    if plot is not None:
+        plot_optimization(found, plot)
+    if found.interrupted:
+        options.warn("interrupted: this is the best strategy so far, calibrated like any other")
+    if as_json:
+        files = {"output": str(output) if output else None, "plot": str(plot) if plot else None}
+        return show.print_json(found.to_json() | {"workload": workload, "objective": objective} | files)
+    other = found.unamplified
+    check = found.calibration.check
+    rows = [
+        ("strategy", f"{found.family} for {total} rounds in epochs of {bins} batches, {found.strategy.digest[:15]}"),
+        ("target", f"({epsilon:g}, {delta:g})-DP, {adjacency} adjacency"),
+        ("error", f"{found.rmse:.5g} root mean square, {found.max_error:.5g} at most ({workload} workload)"),
+        ("noise multiplier", f"{found.noise_multiplier:.5g} (sensitivity 1), calibrated on fresh samples"),
+        ("delta", f"{check.delta:.4g} in [{check.lower:.4g}, {check.upper:.4g}], confidence {confidence:g}"),
+        (
+            "classical optimum",
+            f"error {other['rmse']:.5g} without amplification, about {other['balls_in_bins_rmse_estimate']:.5g} with",
+        ),
+        ("time", f"{found.seconds:.1f} s, {len(found.history)} iterations, seed {found.seed}"),
+    ]
+    if output is not None:
+        rows.append(("written", str(output)))
+    return show.print_table("optimised strategy", rows)
+
+
+def _classical(
+    family: str,
+    bins: int,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    matrix: object,
+    workload: str,
+    objective: str,
+    participation: str,
+    adjacency: str,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """The optimum without amplification; its multiplier is exact."""
+    import time
+
+    from galton.errors import choice, positive, probability
+    from galton.gaussian import gaussian_mu
+    from galton.optimization import unamplified_optimum
+    from galton.pair import ADJACENCIES
+    from galton.strategies import save_strategy
+    from galton.workloads import Workload
+
+    assert isinstance(matrix, Workload)
+    begun = time.perf_counter()
+    positive("epsilon", epsilon)
+    probability("delta", delta)
+    choice("adjacency", adjacency, tuple(ADJACENCIES))
+    strategy = unamplified_optimum(family, bins, rounds, matrix, objective, participation)
+    multiplier = (2 if adjacency == "replace" else 1) / gaussian_mu(epsilon, delta)
+    sigma = multiplier * strategy.sensitivity(bins)
+    found = {
+        "family": family,
+        "strategy_hash": strategy.digest,
+        "participation": participation,
+        "noise_multiplier": multiplier,
+        "sigma": sigma,
+        "rmse": sigma * strategy.rmse(matrix),
+        "max_error": sigma * strategy.max_error(matrix),
+        "epsilon": epsilon,
+        "delta": delta,
+        "bins": bins,
+        "rounds": rounds,
+        "workload": workload,
+        "objective": objective,
+        "output": str(output) if output else None,
+        "seconds": time.perf_counter() - begun,
+    }
+    if output is not None:
+        save_strategy(strategy, output)
+    if as_json:
+        return show.print_json(found)
+    rows = [
+        ("strategy", f"{family} for {rounds} rounds, {participation} participation every {bins}, no amplification"),
+        ("target", f"({epsilon:g}, {delta:g})-DP, {adjacency} adjacency"),
+        ("error", f"{found['rmse']:.5g} root mean square, {found['max_error']:.5g} at most ({workload} workload)"),
+        ("noise multiplier", f"{multiplier:.5g} (sensitivity 1), exact"),
+        ("time", f"{found['seconds']:.1f} s"),
+    ]
+    return show.print_table("classical optimum", rows)

@@ -1,0 +1,249 @@
+"""C under amplification: the question users ask, and its answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+
+from galton.accounting import Calibration, Options, calibrate
+from galton.accounting.calibration import DEFAULT_TAU
+from galton.accounting.quick import quick_multiplier
+from galton.errors import FloatArray, InvalidArgument, choice, count, positive, probability
+from galton.gaussian import gaussian_mu
+from galton.optimization.descent import gradient_descent
+from galton.optimization.families import BltFamily, Family, ToeplitzFamily, parse_family
+from galton.optimization.noise_level import ESTIMATORS
+from galton.optimization.problem import OBJECTIVES, Function, Problem
+from galton.optimization.search import History, Interrupted, Target, judge, search
+from galton.optimization.starts import blt_starts, inner_family
+from galton.optimization.unamplified import unamplified_optimum
+from galton.pair import dominating_pair, groups_for
+from galton.sampling.base import wide_jax
+from galton.strategies import Strategy, square_root
+from galton.threads import one_blas_thread
+from galton.workloads import Workload, prefix_sums
+
+METHODS = ("lbfgs", "paper")
+DEFAULT_SAMPLES = 1 << 12
+_REFRESHES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Optimized:
+    """A strategy optimised under amplification, judged on fresh samples.
+
+    Attributes:
+      strategy: C.
+      noise_multiplier: sensitivity-1 multiplier, calibrated with the certified accountant on fresh samples.
+      rmse: root-mean-square error on the workload with that noise, clip norm 1.
+      max_error: the largest error of a round.
+      calibration: the evidence for the multiplier.
+      unamplified: the classical optimum on the same footing: Toeplitz C optimised without amplification, its exact
+        multiplier and rmse without amplification, and an estimate of its rmse with balls-in-bins.
+      history: the objective over the iterations (training values: biased low, never the result).
+      interrupted: whether Ctrl-C ended the search; the result is then the best so far.
+    """
+
+    family: str
+    strategy: Strategy
+    noise_multiplier: float
+    sigma: float
+    rmse: float
+    max_error: float
+    epsilon: float
+    delta: float
+    bins: int
+    rounds: int
+    calibration: Calibration
+    unamplified: dict[str, float]
+    history: list[dict[str, float | int | str]]
+    method: str
+    estimator: str
+    samples: int
+    seed: int
+    interrupted: bool
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary, without the coefficients (a strategy file holds them)."""
+        plain = {name: value for name, value in self.__dict__.items() if name not in ("strategy", "calibration")}
+        return plain | {"strategy_hash": self.strategy.digest, "calibration": self.calibration.to_json()}
+
+
+def optimize(
+    family: str,
+    bins: int,
+    rounds: int,
+    epsilon: float,
+    delta: float,
+    *,
+    workload: Workload | None = None,
+    objective: str | Function = "rmse",
+    method: str = "lbfgs",
+    estimator: str = "",
+    samples: int = DEFAULT_SAMPLES,
+    iterations: int = 0,
+    start: Strategy | None = None,
+    options: Options | None = None,
+    tau: float = DEFAULT_TAU,
+    watch: Callable[[str, int, float], None] | None = None,
+) -> Optimized:
+    """Finds the C of a family with the least error at an (epsilon, delta) guarantee under balls-in-bins batching.
+
+    The search runs on frozen samples; the result's multiplier comes from `calibrate`, on fresh ones, with certified
+    limits. A larger family starts from the optimum of a smaller one that it contains. Ctrl-C ends the search and
+    returns the best so far.
+
+    Args:
+      family: blt:D (1 to 10 buffers), toeplitz, toeplitz:W, each also with +scale, banded:W or dense.
+      bins: batches per epoch.
+      rounds: rounds of the run.
+      epsilon: privacy parameter.
+      delta: privacy parameter.
+      workload: what the error is of; default prefix sums.
+      objective: rmse, max (the largest error of a round), or a differentiable function (C, sigma) -> positive number
+        in JAX, where sigma is the standard deviation of the noise for C as given and clip norm 1.
+      method: lbfgs, or paper (plain samples drawn anew in every iteration, bisection, gradient descent).
+      estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`).
+      samples: samples per direction and iteration.
+      iterations: at most so many per descent [60; 300 for `paper`].
+      start: a member of the family to start from.
+      options: adjacency, seed and workers of the accountant.
+      tau: the multiplier is calibrated to delta / tau, so that a certificate has room.
+      watch: called as watch(stage, iteration, objective).
+
+    Example:
+      >>> found = optimize("blt:2", bins=4, rounds=16, epsilon=2.0, delta=1e-5, samples=1024, options=Options(seed=1))
+      >>> found.rmse < found.unamplified["rmse"]
+      True
+    """
+    begun = time.perf_counter()
+    options = options or Options()
+    positive("epsilon", epsilon)
+    probability("delta", delta)
+    count("rounds", rounds)
+    count("bins", bins, at_most=rounds)
+    count("samples", samples, at_most=1 << 24)
+    count("iterations", iterations, at_least=0)
+    choice("method", method, METHODS)
+    if not 1.001 <= positive("tau", tau) <= 1000:
+        raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000, so that there is room to prove the claim")
+    if not callable(objective):
+        choice("objective", objective, OBJECTIVES)
+    estimator = choice("estimator", estimator or ("plain" if method == "paper" else "mixture"), ESTIMATORS)
+    parsed = parse_family(family, rounds)
+    if workload is not None and workload.rounds != rounds:
+        raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the run, {rounds}")
+    target_workload = prefix_sums(rounds) if workload is None else workload
+    seed = options.fresh_seed()
+    target = Target(epsilon, delta / tau, replace(options, progress=None), estimator, samples, seed)
+    history = History(watch)
+    run = _Run(bins, target_workload, objective, target, method, iterations, history)
+    interrupted = False
+    with wide_jax(), one_blas_thread():
+        _check_finite(parsed, run)
+        try:
+            parameters = run.optimum(parsed, start)
+        except Interrupted as stop:
+            parameters, interrupted = stop.parameters, True
+            parsed = run.family or parsed
+    strategy = parsed.strategy(parameters)
+    pair = dominating_pair(strategy, bins, merge=groups_for(bins))
+    calibration = calibrate(pair, epsilon, delta, replace(options, seed=None if options.seed is None else seed), tau)
+    sigma = calibration.noise_multiplier * strategy.sensitivity(bins)
+    errors = strategy.row_errors(target_workload)
+    return Optimized(
+        family=parsed.name,
+        strategy=strategy,
+        noise_multiplier=calibration.noise_multiplier,
+        sigma=sigma,
+        rmse=sigma * float((errors**2).mean() ** 0.5),
+        max_error=sigma * float(errors.max()),
+        epsilon=float(epsilon),
+        delta=float(delta),
+        bins=bins,
+        rounds=rounds,
+        calibration=calibration,
+        unamplified=_unamplified(bins, rounds, epsilon, delta, workload, target),
+        history=history.rows,
+        method=method,
+        estimator=estimator,
+        samples=samples,
+        seed=seed,
+        interrupted=interrupted,
+        seconds=time.perf_counter() - begun,
+    )
+
+
+@dataclass
+class _Run:
+    """One optimisation: what stays the same from the smallest family to the one asked for."""
+
+    bins: int
+    workload: Workload
+    objective: str | Function
+    target: Target
+    method: str
+    iterations: int
+    history: History
+    family: Family | None = None
+
+    def problem(self, family: Family) -> Problem:
+        """Returns the problem for one family."""
+        return Problem(family, self.bins, self.workload, self.objective)
+
+    def optimum(self, family: Family, start: Strategy | None = None) -> FloatArray:
+        """Returns the parameters of the best member found."""
+        problem = self.problem(family)
+        if start is not None:
+            first = family.parameters(start)
+        elif isinstance(family, BltFamily):
+            first = self._best(problem, blt_starts(family, self.bins))
+        else:
+            inner = inner_family(family)
+            assert inner is not None
+            member = inner.strategy(self.optimum(inner))
+            first = family.parameters(member)
+            if isinstance(family, ToeplitzFamily) and family.bands < family.rounds:
+                others = [square_root(family.rounds, family.bands)]
+                first = self._best(problem, [first, *(family.parameters(other) for other in others)])
+        self.family = family
+        if self.method == "paper":
+            return gradient_descent(problem, first, self.target, self.iterations or 300, self.history)
+        return search(problem, first, self.target, self.iterations or 60, _REFRESHES, self.history)
+
+    def _best(self, problem: Problem, starts: list[FloatArray]) -> FloatArray:
+        """The start with the least objective on fresh draws."""
+        return min(starts, key=lambda start: judge(problem, start, self.target, "start", 1 << 11))
+
+
+def _check_finite(family: Family, run: _Run) -> None:
+    """Refuses a user's objective that is not a finite positive number even at a simple C."""
+    if not callable(run.objective):
+        return
+    matrix = jnp.asarray(square_root(family.rounds).matrix())
+    value = run.objective(matrix, jnp.asarray(1.0))
+    if jnp.ndim(value) != 0 or not jnp.isfinite(value) or not value > 0:
+        raise InvalidArgument("objective", str(value), "must return one finite positive number for (C, sigma)")
+
+
+def _unamplified(
+    bins: int, rounds: int, epsilon: float, delta: float, workload: Workload | None, target: Target
+) -> dict[str, float]:
+    """The classical optimum (Toeplitz) without amplification, exactly, and with it, by a quick estimate."""
+    strategy = unamplified_optimum("toeplitz", bins, rounds, workload)
+    error = strategy.rmse(workload) * strategy.sensitivity(bins)
+    sides = 2 if target.options.adjacency == "replace" else 1
+    exact = sides / gaussian_mu(epsilon, delta)
+    pair = dominating_pair(strategy, bins, merge=groups_for(bins))
+    estimate, _ = quick_multiplier(pair, epsilon, target.delta, target.options, target.seed, blocks=1)
+    return {
+        "noise_multiplier": exact,
+        "rmse": exact * error,
+        "balls_in_bins_noise_multiplier_estimate": estimate,
+        "balls_in_bins_rmse_estimate": estimate * error,
+    }

@@ -1,0 +1,56 @@
+"""The paper's own method: fresh plain samples in every iteration, bisection for sigma, gradient descent.
+
+Kept so that the two can be compared. It is given the Gram reduction (samples cost O(bins^2), not O(rounds * bins)),
+which the paper's description does not have. Steps have a length that falls linearly to zero.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from galton.accounting.options import derived_seed
+from galton.errors import FloatArray
+from galton.optimization.noise_level import NoiseLevel
+from galton.optimization.problem import Problem
+from galton.optimization.search import History, Interrupted, Target, design
+
+STEP = 0.5
+_HALVINGS = 12
+
+
+def gradient_descent(
+    problem: Problem, start: FloatArray, target: Target, iterations: int, history: History, step: float = STEP
+) -> FloatArray:
+    """Returns the parameters after `iterations` steps; the average of the last tenth, as gradients are noisy."""
+    parameters, kept = start, [start]
+    log_sigma = math.nan
+    try:
+        for index in range(iterations):
+            gram = problem.gram(parameters)
+            if index == 0:
+                log_sigma = design(problem, parameters, target, "paper", target.samples)(gram).log_sigma
+            seed = derived_seed(target.seed, f"paper {index}")
+            level = NoiseLevel(
+                gram,
+                log_sigma,
+                target.options.directions,
+                target.epsilon,
+                target.delta,
+                target.estimator,
+                target.samples,
+                seed,
+            )
+            found = level.bisect(gram, log_sigma, _HALVINGS)
+            log_sigma = found.log_sigma
+            value, gradient = problem.value_and_gradient(parameters, lambda gram: found)  # noqa: B023
+            history.add(problem.family.name, value)
+            length = float(np.linalg.norm(gradient))
+            if length > 0:
+                parameters = parameters - step * (1 - index / iterations) * gradient / length
+            if index >= iterations - max(1, iterations // 10):
+                kept.append(parameters)
+    except KeyboardInterrupt:
+        raise Interrupted(parameters) from None
+    return np.mean(kept[1:] or kept, axis=0)

@@ -1,0 +1,118 @@
+"""What is minimised: an error that depends on C and on the noise it needs (docs/math.md, section 7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.errors import FloatArray, InvalidArgument
+from galton.optimization.families import Family
+from galton.optimization.forms import Form
+from galton.optimization.noise_level import Level
+from galton.workloads import Workload
+
+Function = Callable[[jax.Array, jax.Array], jax.Array]
+"""A user's own objective: (C, sigma) -> a positive number, written in JAX."""
+
+OBJECTIVES = ("rmse", "max")
+MOST_MODES = 512
+"""With more bins than this the optimiser looks at averages of neighbouring modes; the accountant never does."""
+
+_SHARP = 64
+"""Power of the norm that stands for the maximum over rounds."""
+
+
+class LevelFunction(Protocol):
+    """log sigma as a function of the Gram matrix."""
+
+    def __call__(self, gram: FloatArray) -> Level:
+        """Returns log sigma and its gradient."""
+
+
+class NotFinite(InvalidArgument):
+    """The objective left the numbers: the search steps back, and a start that does is refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Minimise the error of `workload` over a family, as a function of its free parameters.
+
+    The value is the logarithm of the error, noise included. Call everything inside `wide_jax()`.
+    """
+
+    family: Family
+    bins: int
+    workload: Workload
+    objective: str | Function = "rmse"
+
+    def gram(self, parameters: FloatArray) -> FloatArray:
+        """Returns M^T M, averaged over neighbouring bins where there are very many."""
+        return np.asarray(self._jitted_gram(jnp.asarray(parameters)))
+
+    def value(self, parameters: FloatArray, log_sigma: float) -> float:
+        """Returns the objective at a known noise level."""
+        return float(self._jitted_value(jnp.asarray(parameters), log_sigma))
+
+    def value_and_gradient(self, parameters: FloatArray, level: LevelFunction) -> tuple[float, FloatArray]:
+        """Returns the objective with the noise that C needs, and its gradient."""
+        found = level(self.gram(parameters))
+        value, gradient = self._jitted_gradient(jnp.asarray(parameters), found.log_sigma, jnp.asarray(found.gradient))
+        number, slopes = float(value), np.asarray(gradient)
+        if not math.isfinite(number) or not np.isfinite(slopes).all():
+            raise NotFinite("objective", number, "must be finite, with finite derivatives, wherever C is positive")
+        return number, slopes
+
+    def _gram(self, form: Form) -> jax.Array:
+        modes = form.modes(self.bins)
+        if self.bins <= MOST_MODES:
+            return modes.T @ modes
+        groups = np.array_split(np.arange(self.bins), MOST_MODES)
+        average = np.zeros((self.bins, MOST_MODES))
+        for index, group in enumerate(groups):
+            average[group, index] = 1 / len(group)
+        merged = modes @ average
+        diagonal = jnp.square(modes).sum(axis=0) @ average
+        gram = merged.T @ merged
+        return gram + jnp.diag(diagonal - gram.diagonal())
+
+    def _outer(self, form: Form, log_sigma: jax.Array) -> jax.Array:
+        if callable(self.objective):
+            return jnp.log(self.objective(form.dense(), jnp.exp(log_sigma)))
+        return log_sigma + row_error(form.row_variances(self.workload), self.objective)
+
+    @cached_property
+    def _jitted_gram(self) -> Callable[[jax.Array], jax.Array]:
+        return jax.jit(lambda parameters: self._gram(self.family.form(parameters)))
+
+    @cached_property
+    def _jitted_value(self) -> Callable[[jax.Array, float], jax.Array]:
+        return jax.jit(lambda parameters, log_sigma: self._outer(self.family.form(parameters), log_sigma))
+
+    @cached_property
+    def _jitted_gradient(self) -> Callable[[jax.Array, float, jax.Array], tuple[jax.Array, jax.Array]]:
+        def total(parameters: jax.Array, log_sigma: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+            form = self.family.form(parameters)
+            value, by_sigma = jax.value_and_grad(lambda one: self._outer(form, one))(log_sigma)
+            through = jax.lax.stop_gradient(by_sigma) * (self._gram(form) * slope).sum()
+            return value + through, value
+
+        def gradient(parameters: jax.Array, log_sigma: float, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+            gradient, value = jax.grad(total, has_aux=True)(parameters, jnp.asarray(log_sigma), slope)
+            return value, gradient
+
+        return jax.jit(gradient)
+
+
+def row_error(variances: jax.Array, objective: str) -> jax.Array:
+    """Returns the logarithm of the root-mean-square error, or of a smooth maximum, for unit noise."""
+    if objective == "rmse":
+        return jnp.log(variances.mean()) / 2
+    top = jax.lax.stop_gradient(variances.max())
+    return (jnp.log(top) + jnp.log(((variances / top) ** _SHARP).sum()) / _SHARP) / 2

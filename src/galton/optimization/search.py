@@ -1,0 +1,183 @@
+"""Minimising by L-BFGS on frozen draws that are made anew a few times (docs/math.md, section 7)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.optimize import OptimizeResult, minimize
+
+from galton.accounting.options import Options, derived_seed
+from galton.errors import FloatArray, GaltonError
+from galton.gaussian import gaussian_mu
+from galton.optimization.noise_level import NoiseLevel, OutsideDesign
+from galton.optimization.problem import NotFinite, Problem
+
+PATIENCE = 5
+"""A descent ends when this many iterations together gained less than `TOLERANCE`."""
+TOLERANCE = 2e-4
+_APPROACHES = 20
+_STUCK = 1e3
+"""What the objective (a logarithm) counts as where it cannot be computed: the line search turns back."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The guarantee that sigma has to give, and how it is estimated while searching."""
+
+    epsilon: float
+    delta: float
+    options: Options
+    estimator: str = "mixture"
+    samples: int = 1 << 12
+    seed: int = 0
+
+
+@dataclass
+class History:
+    """The objective over time; also the way a search tells how far it is."""
+
+    watch: Callable[[str, int, float], None] | None = None
+    rows: list[dict[str, float | int | str]] = field(default_factory=list)
+    begun: float = field(default_factory=time.perf_counter)
+
+    def add(self, stage: str, value: float) -> None:
+        """Records the value (a logarithm) of one more iteration."""
+        found = math.exp(min(value, 700.0))
+        seconds = time.perf_counter() - self.begun
+        self.rows.append(
+            {"iteration": len(self.rows), "stage": stage, "objective": found, "seconds": round(seconds, 3)}
+        )
+        if self.watch is not None:
+            self.watch(stage, len(self.rows), found)
+
+
+class Interrupted(Exception):
+    """Ctrl-C: carries the best parameters found so far."""
+
+    def __init__(self, parameters: FloatArray) -> None:
+        super().__init__("interrupted")
+        self.parameters = parameters
+
+
+def design(
+    problem: Problem, parameters: FloatArray, target: Target, purpose: str, samples: int, guess: float | None = None
+) -> NoiseLevel:
+    """Freezes draws made for C at these parameters; a new purpose is new randomness.
+
+    The noise level is approached in Newton steps, each on a few draws made where the last one ended: draws made for
+    another noise level say little.
+    """
+    gram = problem.gram(parameters)
+
+    def draws(log_sigma: float, purpose: str, samples: int) -> NoiseLevel:
+        seed = derived_seed(target.seed, purpose)
+        return NoiseLevel(
+            gram, log_sigma, target.options.directions, target.epsilon, target.delta, target.estimator, samples, seed
+        )
+
+    log_sigma = guess
+    if log_sigma is None:
+        sides = 2 if target.options.adjacency == "replace" else 1
+        log_sigma = math.log(
+            sides * math.sqrt(float(gram.diagonal().max())) / gaussian_mu(target.epsilon, target.delta)
+        )
+    for index in range(_APPROACHES):
+        step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10).newton_step(gram, log_sigma)
+        log_sigma += step
+        if abs(step) < 0.03:
+            break
+    return draws(log_sigma, purpose, samples)
+
+
+def judge(problem: Problem, parameters: FloatArray, target: Target, purpose: str, samples: int = 1 << 14) -> float:
+    """Returns the objective on fresh samples, which the search never saw."""
+    fresh = replace(target, estimator="mixture")
+    level = design(problem, parameters, fresh, f"judge {purpose}", samples)
+    return problem.value(parameters, level(problem.gram(parameters)).log_sigma)
+
+
+def descend(
+    function: Callable[[FloatArray], tuple[float, FloatArray]],
+    start: FloatArray,
+    iterations: int,
+    report: Callable[[float], None],
+    tolerance: float = TOLERANCE,
+) -> FloatArray:
+    """L-BFGS from `start`; returns the best point seen, also when interrupted (then wrapped in `Interrupted`)."""
+    best, best_value = start, math.inf
+    values: list[float] = []
+
+    def safe(parameters: FloatArray) -> tuple[float, FloatArray]:
+        nonlocal best, best_value
+        try:
+            value, gradient = function(parameters)
+        except (NotFinite, OutsideDesign, np.linalg.LinAlgError):
+            if not math.isfinite(best_value):
+                raise
+            return _STUCK, np.zeros_like(parameters)
+        if value < best_value:
+            best, best_value = parameters.copy(), value
+        return value, gradient
+
+    def after(intermediate_result: OptimizeResult) -> None:
+        values.append(float(intermediate_result.fun))
+        report(values[-1])
+        if len(values) > PATIENCE and values[-1 - PATIENCE] - values[-1] < tolerance:
+            raise StopIteration
+
+    try:
+        minimize(
+            safe,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            callback=after,
+            options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10},
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(best) from None
+    return best
+
+
+def search(
+    problem: Problem, start: FloatArray, target: Target, iterations: int, refreshes: int, history: History
+) -> FloatArray:
+    """Descends on frozen draws, judges on fresh ones, and again, until fresh draws see no gain; returns the best.
+
+    The start takes part in the judgement: the result is not worse than it, up to the judge's own noise.
+    """
+    name = problem.family.name
+    best, best_value = start, judge(problem, start, target, name)
+    for refresh in range(refreshes):
+        level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh)
+        try:
+            found = descend(
+                lambda parameters: problem.value_and_gradient(parameters, level),  # noqa: B023
+                best,
+                iterations,
+                lambda value: history.add(name, value),
+            )
+        except Interrupted as stop:
+            raise Interrupted(_better(problem, best, best_value, stop.parameters, target)) from None
+        try:
+            value = judge(problem, found, target, name)
+        except GaltonError:  # a point where no noise level can be found is no candidate
+            break
+        gained = best_value - value
+        if gained > 0:
+            best, best_value = found, value
+        if gained < 1e-3:
+            break
+    return best
+
+
+def _better(problem: Problem, known: FloatArray, known_value: float, other: FloatArray, target: Target) -> FloatArray:
+    """The better of two on fresh draws, when the search was cut short."""
+    try:
+        return other if judge(problem, other, target, problem.family.name) < known_value else known
+    except GaltonError:
+        return known

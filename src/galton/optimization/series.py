@@ -1,0 +1,42 @@
+"""Power series modulo x^n: products by FFT, and the reciprocal by Newton's iteration."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def product(left: jax.Array, right: jax.Array) -> jax.Array:
+    """Returns the first n coefficients of the product of two series of n coefficients."""
+    size = left.shape[0]
+    length = 1 << (2 * size - 1).bit_length()
+    return jnp.fft.irfft(jnp.fft.rfft(left, length) * jnp.fft.rfft(right, length), length)[:size]
+
+
+@jax.custom_vjp
+def inverse_series(series: jax.Array) -> jax.Array:
+    """Returns 1/c as a series: the first column of the inverse of the Toeplitz matrix of c."""
+    return _newton(series)
+
+
+def _newton(series: jax.Array) -> jax.Array:
+    size, known = series.shape[0], 1
+    found = 1.0 / series[:1]
+    while known < size:
+        known = min(2 * known, size)
+        found = jnp.pad(found, (0, known - found.shape[0]))
+        found = 2 * found - product(found, product(found, series[:known]))
+    return found
+
+
+def _forward(series: jax.Array) -> tuple[jax.Array, jax.Array]:
+    found = _newton(series)
+    return found, found
+
+
+def _backward(found: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
+    """d(1/c) = -dc / c^2, so the pull-back is a correlation with 1/c^2."""
+    return (-product(product(found, found), cotangent[::-1])[::-1],)
+
+
+inverse_series.defvjp(_forward, _backward)

@@ -1,0 +1,57 @@
+"""Where a search begins: BLTs fitted to the square root, and members of families that a family contains."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import nnls
+
+from galton.errors import FloatArray
+from galton.optimization.families import BandedFamily, BltFamily, DenseFamily, Family, ScaledFamily, ToeplitzFamily
+from galton.strategies import Blt, square_root
+
+INNER_BUFFERS = 4
+"""Buffers of the BLT that a Toeplitz search starts from."""
+
+
+def fitted_blt(rounds: int, buffers: int, horizon: float) -> Blt:
+    """Returns a BLT close to the square root of the prefix sums, forgotten after about `horizon` rounds.
+
+    The decays are spaced evenly in log(1 - decay), the scales fitted by non-negative least squares on relative errors.
+    """
+    last = max(2.0, min(horizon, rounds))
+    times = np.geomspace(1.2, last, buffers) if buffers > 1 else np.array([np.sqrt(last)])
+    decay = 1 - 1 / (1 + times)
+    steps = np.unique(np.geomspace(1, max(1, rounds - 1), 200).astype(int))
+    target = square_root(rounds).coefficients[np.minimum(steps, rounds - 1)] * np.exp(-steps / horizon)
+    powers = decay[None, :] ** (steps[:, None] - 1)
+    weights = 1 / np.maximum(target, 1e-3 * target[0])
+    scale, _ = nnls(powers * weights[:, None], target * weights)
+    return Blt(rounds, decay, np.maximum(scale, 1e-4))
+
+
+def horizons(rounds: int, bins: int) -> list[float]:
+    """Returns how long a start remembers: the whole run, an epoch, part of one. The landscape has a valley at each."""
+    return sorted({float(max(1, one)) for one in (rounds, bins, bins // 8)}, reverse=True)
+
+
+def inner_family(family: Family) -> Family | None:
+    """Returns the smaller family whose optimum a search starts from, so that it never ends worse; None for a BLT."""
+    if isinstance(family, BltFamily):
+        return None
+    if isinstance(family, ToeplitzFamily):
+        return BltFamily(family.rounds, min(INNER_BUFFERS, family.rounds))
+    if isinstance(family, ScaledFamily):
+        if isinstance(family.inner, ToeplitzFamily) and family.inner.bands == family.rounds:
+            return ScaledFamily(BltFamily(family.rounds, min(INNER_BUFFERS, family.rounds)))
+        return family.inner
+    if isinstance(family, BandedFamily):
+        return ScaledFamily(ToeplitzFamily(family.rounds, family.bands))
+    if isinstance(family, DenseFamily):
+        return ScaledFamily(ToeplitzFamily(family.rounds, family.rounds))
+    raise TypeError(f"no start is known for {type(family).__name__}")
+
+
+def blt_starts(family: BltFamily, bins: int) -> list[FloatArray]:
+    """Returns parameters of fitted BLTs, one for every horizon."""
+    fits = [fitted_blt(family.rounds, family.buffers, one) for one in horizons(family.rounds, bins)]
+    return [family.parameters(fit) for fit in fits]

@@ -1,0 +1,162 @@
+"""The classical optimum: C for multi-epoch participation without amplification.
+
+The sensitivity is that of a fixed order, max_i ||m_i||: every example takes part in rounds i, i + b, i + 2b, ... For
+banded C with at most b bands, and for Toeplitz C with non-increasing coefficients, it is also that of every schedule
+in which an example takes part at most `epochs` times, b rounds or more apart.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.errors import FloatArray, InvalidArgument, choice, count
+from galton.optimization.families import BandedFamily, BltFamily, Family, ToeplitzFamily, parse_family
+from galton.optimization.forms import BufferForm, Form, MatrixForm, SeriesForm
+from galton.optimization.problem import row_error
+from galton.optimization.search import descend
+from galton.optimization.starts import fitted_blt, inner_family
+from galton.sampling.base import wide_jax
+from galton.strategies import ColumnBanded, Dense, Scaled, Strategy, square_root
+from galton.strategies.toeplitz import ToeplitzLike
+from galton.threads import one_blas_thread
+from galton.workloads import Workload, prefix_sums
+
+PARTICIPATIONS = ("fixed-order", "min-separation")
+_ITERATIONS = 500
+_TOLERANCE = 1e-6
+
+
+def unamplified_optimum(
+    family: str,
+    bins: int,
+    rounds: int,
+    workload: Workload | None = None,
+    objective: str = "rmse",
+    participation: str = "fixed-order",
+) -> Strategy:
+    """Returns the C of a family with the least error times sensitivity, without amplification.
+
+    Args:
+      family: blt:D, toeplitz, toeplitz:W (each also +scale), banded:W (with columns of norm 1 if W <= bins) or dense.
+      bins: rounds between two participations of an example.
+      rounds: rounds of the run.
+      workload: what the error is of; default prefix sums.
+      objective: rmse or max.
+      participation: fixed-order, or min-separation (at least `bins` rounds apart), which is refused where the
+        sensitivity of the result is not known exactly.
+    """
+    count("rounds", rounds)
+    count("bins", bins, at_most=rounds)
+    choice("participation", participation, PARTICIPATIONS)
+    choice("objective", objective, ("rmse", "max"))
+    parsed = parse_family(family, rounds)
+    target = prefix_sums(rounds) if workload is None else workload
+    if target.rounds != rounds:
+        raise InvalidArgument("workload", target.rounds, f"must have as many rounds as the run, {rounds}")
+    strategy = _optimum(parsed, bins, target, objective) if workload is not None else _cached(parsed, bins, objective)
+    if participation == "min-separation":
+        min_separation_sensitivity(strategy, bins)
+    return strategy
+
+
+@lru_cache(maxsize=64)
+def _cached(family: Family, bins: int, objective: str) -> Strategy:
+    return _optimum(family, bins, prefix_sums(family.rounds), objective)
+
+
+def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> Strategy:
+    with wide_jax(), one_blas_thread():
+        if isinstance(family, BltFamily):
+            start: Strategy = fitted_blt(family.rounds, family.buffers, float(family.rounds))
+        elif isinstance(family, ToeplitzFamily):
+            start = square_root(family.rounds, family.bands)
+        else:
+            inner = inner_family(family)
+            assert inner is not None
+            start = _optimum(inner, bins, workload, objective)
+
+        @jax.jit
+        def value_and_gradient(parameters: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def value(parameters: jax.Array) -> jax.Array:
+                form = _balanced(family, family.form(parameters), bins)
+                largest = jnp.square(form.modes(bins)).sum(axis=0).max()
+                return jnp.log(largest) / 2 + row_error(form.row_variances(workload), objective)
+
+            return jax.value_and_grad(value)(parameters)
+
+        def function(parameters: FloatArray) -> tuple[float, FloatArray]:
+            found, gradient = value_and_gradient(jnp.asarray(parameters))
+            return float(found), np.asarray(gradient)
+
+        found = descend(function, family.parameters(start), _ITERATIONS, lambda value: None, _TOLERANCE)
+        if not family.columns_are_free:
+            return family.strategy(found)
+        return _scaled_columns(
+            family.strategy(found), 1 / np.asarray(_norms(family, family.form(jnp.asarray(found)), bins))
+        )
+
+
+def _norms(family: Family, form: Form, bins: int) -> jax.Array:
+    """What each column is divided by so that all modes (columns, for few bands) get norm 1: at no cost, as at the
+    optimum no bin has a smaller sensitivity than another."""
+    if isinstance(family, BandedFamily) and family.bands <= bins:
+        return jnp.sqrt(jnp.square(form.dense()).sum(axis=0))
+    norms = jnp.sqrt(jnp.square(form.modes(bins)).sum(axis=0))
+    return norms[jnp.arange(family.rounds) % bins]
+
+
+def _balanced(family: Family, form: Form, bins: int) -> Form:
+    if not family.columns_are_free:
+        return form
+    norms = _norms(family, form, bins)
+    if isinstance(form, BufferForm):
+        assert form.weights is not None
+        return BufferForm(form.series, form.weights / norms, form.decay, form.scale)
+    if isinstance(form, SeriesForm):
+        assert form.weights is not None
+        return SeriesForm(form.series, form.weights / norms)
+    return MatrixForm(form.dense() / norms)
+
+
+def _scaled_columns(strategy: Strategy, factors: FloatArray) -> Strategy:
+    if isinstance(strategy, Scaled):
+        return Scaled(strategy.inner, strategy.weights * factors)
+    if isinstance(strategy, ColumnBanded):
+        return ColumnBanded(strategy.coefficients * factors)
+    return Dense(strategy.matrix() * factors)
+
+
+def min_separation_sensitivity(strategy: Strategy, separation: int) -> float:
+    """Returns how far one example can move C x when its rounds are at least `separation` apart; exact, or refused.
+
+    Exact for Toeplitz C with non-negative, non-increasing coefficients (the earliest rounds are the worst), and for
+    banded C with at most `separation` bands (columns do not overlap: the best choice by dynamic programming).
+    """
+    strategy.check_bins(separation)
+    if isinstance(strategy, ToeplitzLike):
+        series = strategy.full_series
+        if (series >= 0).all() and (np.diff(series) <= 1e-12 * series[0]).all():
+            return strategy.sensitivity(separation)
+    if isinstance(strategy, ColumnBanded) and strategy.coefficients.shape[0] <= separation:
+        return _best_columns(np.square(strategy.coefficients).sum(axis=0), separation)
+    if isinstance(strategy, ToeplitzLike) and np.flatnonzero(strategy.full_series)[-1] < separation:
+        tails = np.cumsum(np.square(strategy.full_series))[::-1]
+        return _best_columns(tails, separation)
+    raise InvalidArgument(
+        "participation",
+        "min-separation",
+        f"the sensitivity of this {strategy.kind} strategy is not known exactly: needs non-increasing Toeplitz "
+        f"coefficients, or at most {separation} bands; use fixed-order",
+    )
+
+
+def _best_columns(squares: FloatArray, separation: int) -> float:
+    """The largest sum of squared column norms over columns at least `separation` apart."""
+    best = np.zeros(squares.size + separation)
+    for column in range(squares.size):
+        best[column + separation] = max(best[column + separation - 1], best[column] + squares[column])
+    return float(np.sqrt(best[-1]))
