@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,7 +35,7 @@ def write(name: str, rows: list[dict[str, Any]], **more: Any) -> Path:
     return path
 
 
-def markdown(name: str, header: list[str], rows: list[list[str]]) -> Path:
+def markdown(name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Path:
     """Writes a table to results/NAME.md."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]

@@ -142,7 +142,7 @@ def optimize(
     seed = options.fresh_seed()
     target = Target(epsilon, delta / tau, replace(options, progress=None), estimator, samples, seed)
     history = History(watch)
-    run = _Run(bins, target_workload, objective, target, method, iterations, history)
+    run = Run(bins, target_workload, objective, target, method, iterations, history)
     interrupted = False
     with wide_jax(), one_blas_thread():
         _check_finite(parsed, run)
@@ -180,7 +180,7 @@ def optimize(
 
 
 @dataclass
-class _Run:
+class Run:
     """One optimisation: what stays the same from the smallest family to the one asked for."""
 
     bins: int
@@ -221,7 +221,7 @@ class _Run:
         return min(starts, key=lambda start: judge(problem, start, self.target, "start", 1 << 11))
 
 
-def _check_finite(family: Family, run: _Run) -> None:
+def _check_finite(family: Family, run: Run) -> None:
     """Refuses a user's objective that is not a finite positive number even at a simple C."""
     if not callable(run.objective):
         return

@@ -7,6 +7,7 @@ which the paper's description does not have. Steps have a length that falls line
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +31,8 @@ def gradient_descent(
         for index in range(iterations):
             gram = problem.gram(parameters)
             if index == 0:
-                log_sigma = design(problem, parameters, target, "paper", target.samples)(gram).log_sigma
+                quick = replace(target, estimator="mixture")
+                log_sigma = design(problem, parameters, quick, "paper", 1 << 10)(gram).log_sigma
             seed = derived_seed(target.seed, f"paper {index}")
             level = NoiseLevel(
                 gram,

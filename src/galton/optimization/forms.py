@@ -1,4 +1,4 @@
-"""Correlation matrices as differentiable JAX values: their modes, and their error on a workload (section 7).
+"""Correlation matrices as differentiable JAX values: their modes, and their error on a workload (section 8).
 
 They steer the optimiser only. What is reported comes from the strategy that a form is turned into.
 """

@@ -1,4 +1,4 @@
-"""The noise level as a differentiable function of the Gram matrix, on frozen draws (docs/math.md, section 7).
+"""The noise level as a differentiable function of the Gram matrix, on frozen draws (docs/math.md, section 8).
 
 sigma is implicit in delta(G / sigma^2) = target. With the draws frozen delta is a smooth function of G, and
 

@@ -1,4 +1,4 @@
-"""What is minimised: an error that depends on C and on the noise it needs (docs/math.md, section 7)."""
+"""What is minimised: an error that depends on C and on the noise it needs (docs/math.md, section 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minimising by L-BFGS on frozen draws that are made anew a few times (docs/math.md, section 7)."""
+"""Minimising by L-BFGS on frozen draws that are made anew a few times (docs/math.md, section 8)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,13 @@ class Interrupted(Exception):
 
 
 def design(
-    problem: Problem, parameters: FloatArray, target: Target, purpose: str, samples: int, guess: float | None = None
+    problem: Problem,
+    parameters: FloatArray,
+    target: Target,
+    purpose: str,
+    samples: int,
+    guess: float | None = None,
+    approach: bool = True,
 ) -> NoiseLevel:
     """Freezes draws made for C at these parameters; a new purpose is new randomness.
 
@@ -85,7 +91,7 @@ def design(
         log_sigma = math.log(
             sides * math.sqrt(float(gram.diagonal().max())) / gaussian_mu(target.epsilon, target.delta)
         )
-    for index in range(_APPROACHES):
+    for index in range(_APPROACHES if approach else 0):
         step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10).newton_step(gram, log_sigma)
         log_sigma += step
         if abs(step) < 0.03:
