@@ -32,9 +32,39 @@ if TYPE_CHECKING:
         multiplier_upper_bound,
         profile,
     )
+    from galton.batching import (
+        BallsInBins,
+        Batch,
+        Batches,
+        CyclicPoisson,
+        FixedOrder,
+        MinSeparation,
+        Poisson,
+        Scheme,
+        Shuffle,
+        StreamingBallsInBins,
+        Truncation,
+        open_records,
+        physical_size,
+        scheme_from_json,
+        shuffle_records,
+        truncation,
+        truncation_probability,
+    )
     from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein
     from galton.errors import GaltonError, InvalidArgument, InvalidFile
     from galton.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+    from galton.noise import (
+        CorrelatedNoise,
+        Journal,
+        NoiseReused,
+        NoiseRun,
+        NoiseState,
+        fresh_key,
+        key_from_seed,
+        load_state,
+        save_state,
+    )
     from galton.optimization import Optimized, min_separation_sensitivity, optimize, unamplified_optimum
     from galton.pair import Direction, Pair, dominating_pair
     from galton.strategies import (
@@ -59,9 +89,17 @@ _ROOMS = {
         "Calibration Certificate DeltaEstimate EpsilonEstimate Ledger Options Profile calibrate certify default_ledger "
         "delta delta_upper_bound epsilon epsilon_upper_bound multiplier_upper_bound profile"
     ),
+    "galton.batching": (
+        "BallsInBins Batch Batches CyclicPoisson FixedOrder MinSeparation Poisson Scheme Shuffle "
+        "StreamingBallsInBins Truncation open_records physical_size scheme_from_json shuffle_records "
+        "truncation truncation_probability"
+    ),
     "galton.bounds": "BOUNDS BettingTest EmpiricalBernstein",
     "galton.errors": "GaltonError InvalidArgument InvalidFile",
     "galton.gaussian": "gaussian_delta gaussian_epsilon gaussian_mu",
+    "galton.noise": (
+        "CorrelatedNoise Journal NoiseReused NoiseRun NoiseState fresh_key key_from_seed load_state save_state"
+    ),
     "galton.optimization": "Optimized min_separation_sensitivity optimize unamplified_optimum",
     "galton.pair": "Direction Pair dominating_pair",
     "galton.strategies": (
@@ -74,30 +112,46 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
     "BOUNDS",
+    "BallsInBins",
+    "Batch",
+    "Batches",
     "BettingTest",
     "Blt",
     "Calibration",
     "Certificate",
     "ColumnBanded",
+    "CorrelatedNoise",
+    "CyclicPoisson",
     "DeltaEstimate",
     "Dense",
     "Direction",
     "EmpiricalBernstein",
     "EpsilonEstimate",
+    "FixedOrder",
     "GaltonError",
     "InvalidArgument",
     "InvalidFile",
+    "Journal",
     "Ledger",
     "MatrixWorkload",
+    "MinSeparation",
+    "NoiseReused",
+    "NoiseRun",
+    "NoiseState",
     "Optimized",
     "Options",
     "Pair",
+    "Poisson",
     "Profile",
     "Scaled",
+    "Scheme",
+    "Shuffle",
     "Strategy",
+    "StreamingBallsInBins",
     "Toeplitz",
     "Training",
     "Tree",
+    "Truncation",
     "Workload",
     "calibrate",
     "certify",
@@ -109,20 +163,30 @@ __all__ = [
     "dominating_pair",
     "epsilon",
     "epsilon_upper_bound",
+    "fresh_key",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
     "identity",
+    "key_from_seed",
+    "load_state",
     "load_strategy",
     "min_separation_sensitivity",
     "momentum",
     "multiplier_upper_bound",
+    "open_records",
     "optimize",
     "parse_strategy",
+    "physical_size",
     "prefix_sums",
     "profile",
+    "save_state",
     "save_strategy",
+    "scheme_from_json",
+    "shuffle_records",
     "square_root",
+    "truncation",
+    "truncation_probability",
     "unamplified_optimum",
 ]
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from galton.accounting import Calibration, Options, calibrate
 from galton.accounting.calibration import DEFAULT_TAU
@@ -21,7 +23,7 @@ from galton.optimization.problem import OBJECTIVES, Function, Problem
 from galton.optimization.search import History, Interrupted, Target, judge, search
 from galton.optimization.starts import blt_starts, inner_family
 from galton.optimization.unamplified import unamplified_optimum
-from galton.pair import dominating_pair, groups_for
+from galton.pair import MOST_BINS, dominating_pair, groups_for
 from galton.sampling.base import wide_jax
 from galton.strategies import Strategy, square_root
 from galton.threads import one_blas_thread
@@ -126,7 +128,7 @@ def optimize(
     positive("epsilon", epsilon)
     probability("delta", delta)
     count("rounds", rounds)
-    count("bins", bins, at_most=rounds)
+    count("bins", bins, at_most=min(rounds, MOST_BINS))
     count("samples", samples, at_most=1 << 24)
     count("iterations", iterations, at_least=0)
     choice("method", method, METHODS)
@@ -138,6 +140,9 @@ def optimize(
     parsed = parse_family(family, rounds)
     if workload is not None and workload.rounds != rounds:
         raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the run, {rounds}")
+    if start is not None:
+        _check_start(start, rounds)
+    merge = groups_for(bins)  # refuses what cannot be calibrated, before the work begins
     target_workload = prefix_sums(rounds) if workload is None else workload
     seed = options.fresh_seed()
     target = Target(epsilon, delta / tau, replace(options, progress=None), estimator, samples, seed)
@@ -152,7 +157,7 @@ def optimize(
             parameters, interrupted = stop.parameters, True
             parsed = run.family or parsed
     strategy = parsed.strategy(parameters)
-    pair = dominating_pair(strategy, bins, merge=groups_for(bins))
+    pair = dominating_pair(strategy, bins, merge=merge)
     calibration = calibrate(pair, epsilon, delta, replace(options, seed=None if options.seed is None else seed), tau)
     sigma = calibration.noise_multiplier * strategy.sensitivity(bins)
     errors = strategy.row_errors(target_workload)
@@ -202,12 +207,14 @@ class Run:
         if start is not None:
             first = family.parameters(start)
         elif isinstance(family, BltFamily):
+            self.family = family
             first = self._best(problem, blt_starts(family, self.bins))
         else:
             inner = inner_family(family)
             assert inner is not None
             member = inner.strategy(self.optimum(inner))
             first = family.parameters(member)
+            self.family = family
             if isinstance(family, ToeplitzFamily) and family.bands < family.rounds:
                 others = [square_root(family.rounds, family.bands)]
                 first = self._best(problem, [first, *(family.parameters(other) for other in others)])
@@ -218,7 +225,17 @@ class Run:
 
     def _best(self, problem: Problem, starts: list[FloatArray]) -> FloatArray:
         """The start with the least objective on fresh draws."""
-        return min(starts, key=lambda start: judge(problem, start, self.target, "start", 1 << 11))
+        try:
+            return min(starts, key=lambda start: judge(problem, start, self.target, "start", 1 << 11))
+        except KeyboardInterrupt:
+            raise Interrupted(starts[0]) from None
+
+
+def _check_start(start: Strategy, rounds: int) -> None:
+    if start.rounds != rounds or start.rows != rounds:
+        raise InvalidArgument("start", start.rounds, f"must be a square strategy for the rounds of the run, {rounds}")
+    if start.has_negative:
+        raise InvalidArgument("start", start.kind, "must not have negative entries: no member of a family has")
 
 
 def _check_finite(family: Family, run: Run) -> None:
@@ -227,6 +244,8 @@ def _check_finite(family: Family, run: Run) -> None:
         return
     matrix = jnp.asarray(square_root(family.rounds).matrix())
     value = run.objective(matrix, jnp.asarray(1.0))
+    if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int):
+        raise InvalidArgument("objective", value, "must return a number for (C, sigma)")
     if jnp.ndim(value) != 0 or not jnp.isfinite(value) or not value > 0:
         raise InvalidArgument("objective", str(value), "must return one finite positive number for (C, sigma)")
 

@@ -20,8 +20,8 @@ PATIENCE = 5
 """A descent ends when this many iterations together gained less than `TOLERANCE`."""
 TOLERANCE = 2e-4
 _APPROACHES = 20
-_STUCK = 1e3
-"""What the objective (a logarithm) counts as where it cannot be computed: the line search turns back."""
+_WALL = 1.0
+"""How far above the best value the objective (a logarithm) counts at most, or where it cannot be computed."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,12 @@ def descend(
         except (NotFinite, OutsideDesign, np.linalg.LinAlgError):
             if not math.isfinite(best_value):
                 raise
-            return _STUCK, np.zeros_like(parameters)
+            value, gradient = math.inf, parameters
+        if value > best_value + _WALL:
+            # As if a parabola rose from the best point to the wall: the line search comes back by about half. With
+            # the true value, which can be astronomical, it would come back to where it was.
+            away = parameters - best
+            return best_value + _WALL, away * (2 * _WALL / max(float(away @ away), 1e-300))
         if value < best_value:
             best, best_value = parameters.copy(), value
         return value, gradient
@@ -157,27 +162,30 @@ def search(
     The start takes part in the judgement: the result is not worse than it, up to the judge's own noise.
     """
     name = problem.family.name
-    best, best_value = start, judge(problem, start, target, name)
-    for refresh in range(refreshes):
-        level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh)
-        try:
+    best, best_value = start, math.inf
+    try:
+        best_value = judge(problem, start, target, name)
+        for refresh in range(refreshes):
+            level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh)
             found = descend(
                 lambda parameters: problem.value_and_gradient(parameters, level),  # noqa: B023
                 best,
                 iterations,
                 lambda value: history.add(name, value),
             )
-        except Interrupted as stop:
-            raise Interrupted(_better(problem, best, best_value, stop.parameters, target)) from None
-        try:
-            value = judge(problem, found, target, name)
-        except GaltonError:  # a point where no noise level can be found is no candidate
-            break
-        gained = best_value - value
-        if gained > 0:
-            best, best_value = found, value
-        if gained < 1e-3:
-            break
+            try:
+                value = judge(problem, found, target, name)
+            except GaltonError:  # a point where no noise level can be found is no candidate
+                break
+            gained = best_value - value
+            if gained > 0:
+                best, best_value = found, value
+            if gained < 1e-3:
+                break
+    except Interrupted as stop:
+        raise Interrupted(_better(problem, best, best_value, stop.parameters, target)) from None
+    except KeyboardInterrupt:  # while judging or drawing
+        raise Interrupted(best) from None
     return best
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from galton.errors import FloatArray, InvalidArgument, choice, count
 from galton.optimization.families import BandedFamily, BltFamily, Family, ToeplitzFamily, parse_family
 from galton.optimization.forms import BufferForm, Form, MatrixForm, SeriesForm
-from galton.optimization.problem import row_error
+from galton.optimization.problem import NotFinite, row_error
 from galton.optimization.search import descend
 from galton.optimization.starts import fitted_blt, inner_family
 from galton.sampling.base import wide_jax
@@ -27,7 +27,7 @@ from galton.workloads import Workload, prefix_sums
 
 PARTICIPATIONS = ("fixed-order", "min-separation")
 _ITERATIONS = 500
-_TOLERANCE = 1e-6
+_TOLERANCE = 1e-7
 
 
 def unamplified_optimum(
@@ -57,6 +57,9 @@ def unamplified_optimum(
     target = prefix_sums(rounds) if workload is None else workload
     if target.rounds != rounds:
         raise InvalidArgument("workload", target.rounds, f"must have as many rounds as the run, {rounds}")
+    few_bands = isinstance(parsed, BandedFamily) and parsed.bands <= bins
+    if participation == "min-separation" and parsed.columns_are_free and not few_bands:
+        raise _unknown_sensitivity(family, bins)
     strategy = _optimum(parsed, bins, target, objective) if workload is not None else _cached(parsed, bins, objective)
     if participation == "min-separation":
         min_separation_sensitivity(strategy, bins)
@@ -69,15 +72,18 @@ def _cached(family: Family, bins: int, objective: str) -> Strategy:
 
 
 def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> Strategy:
+    starts: list[Strategy] = []
+    if isinstance(family, BltFamily):
+        starts.append(fitted_blt(family.rounds, family.buffers, float(family.rounds)))
+    elif isinstance(family, ToeplitzFamily):
+        starts.append(square_root(family.rounds, family.bands))
+        if family.bands > 2 * bins:  # several epochs ask for a dip at every one; a search from the narrower finds it
+            starts.append(_optimum(ToeplitzFamily(family.rounds, 2 * bins), bins, workload, objective))
+    else:
+        inner = inner_family(family)
+        assert inner is not None
+        starts.append(_optimum(inner, bins, workload, objective))
     with wide_jax(), one_blas_thread():
-        if isinstance(family, BltFamily):
-            start: Strategy = fitted_blt(family.rounds, family.buffers, float(family.rounds))
-        elif isinstance(family, ToeplitzFamily):
-            start = square_root(family.rounds, family.bands)
-        else:
-            inner = inner_family(family)
-            assert inner is not None
-            start = _optimum(inner, bins, workload, objective)
 
         @jax.jit
         def value_and_gradient(parameters: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -90,9 +96,15 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
 
         def function(parameters: FloatArray) -> tuple[float, FloatArray]:
             found, gradient = value_and_gradient(jnp.asarray(parameters))
-            return float(found), np.asarray(gradient)
+            slopes = np.asarray(gradient)
+            if not np.isfinite(found) or not np.isfinite(slopes).all():
+                raise NotFinite("objective", float(found), "must be finite")
+            return float(found), slopes
 
-        found = descend(function, family.parameters(start), _ITERATIONS, lambda value: None, _TOLERANCE)
+        ends = [
+            descend(function, family.parameters(start), _ITERATIONS, lambda value: None, _TOLERANCE) for start in starts
+        ]
+        found = min(ends, key=lambda end: function(end)[0])
         if not family.columns_are_free:
             return family.strategy(found)
         return _scaled_columns(
@@ -146,10 +158,14 @@ def min_separation_sensitivity(strategy: Strategy, separation: int) -> float:
     if isinstance(strategy, ToeplitzLike) and np.flatnonzero(strategy.full_series)[-1] < separation:
         tails = np.cumsum(np.square(strategy.full_series))[::-1]
         return _best_columns(tails, separation)
-    raise InvalidArgument(
+    raise _unknown_sensitivity(strategy.kind, separation)
+
+
+def _unknown_sensitivity(what: str, separation: int) -> InvalidArgument:
+    return InvalidArgument(
         "participation",
         "min-separation",
-        f"the sensitivity of this {strategy.kind} strategy is not known exactly: needs non-increasing Toeplitz "
+        f"the sensitivity of this {what} strategy is not known exactly: needs non-increasing Toeplitz "
         f"coefficients, or at most {separation} bands; use fixed-order",
     )
 

@@ -7,6 +7,9 @@ round's correlated noise and the new state. `z` holds the fresh independent nois
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -18,6 +21,9 @@ from galton.errors import FloatArray
 from galton.strategies.tree import refined_variances
 
 Shape = tuple[int, ...]
+
+FEW = 8
+"""Up to so many buffers the sum is written out, so that it fuses with what follows; more are a contraction."""
 
 
 class StreamState(NamedTuple):
@@ -36,7 +42,7 @@ class InverseStream(Protocol):
 
     @property
     def draws(self) -> int:
-        """Fresh noise vectors a round."""
+        """Fresh noise vectors a round; z[d] with d > 0 is used in rounds t with 2^d | t + 1 only."""
 
     @property
     def memory(self) -> int:
@@ -54,8 +60,18 @@ def _start(memory: int, shape: Shape, dtype: DTypeLike) -> StreamState:
 
 
 def _combine(weights: jax.Array, buffers: jax.Array) -> jax.Array:
-    """sum_k weights[k] buffers[k], at full precision on every backend."""
+    """sum_k weights[k] buffers[k], at full precision on every backend; few buffers fuse with what follows."""
+    if buffers.shape[0] <= FEW:
+        return functools.reduce(operator.add, (weights[k] * buffers[k] for k in range(buffers.shape[0])))
     return jnp.tensordot(weights, buffers, axes=1, precision=jax.lax.Precision.HIGHEST)
+
+
+def _once(inside: jax.Array, compute: Callable[[], jax.Array]) -> jax.Array:
+    """Returns compute() while `inside` the run, NaN after it.
+
+    The branch also keeps XLA from fusing x, and the normals it was made from, into the update of every single buffer.
+    """
+    return jax.lax.cond(inside, compute, lambda: jnp.full_like(jax.eval_shape(compute), jnp.nan))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +95,9 @@ class WindowStream:
     def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
         row = jnp.asarray(self.rows, z.dtype)[jnp.minimum(state.round, self.rows.shape[0] - 1)]
         if not self.memory:
-            return z[0] / row[0], StreamState(state.round + 1, state.buffers)
+            return _once(state.round < self.rounds, lambda: z[0] / row[0]), StreamState(state.round + 1, state.buffers)
         lags = (state.round - 1 - jnp.arange(self.memory)) % self.memory + 1
-        x = (z[0] - _combine(row[lags], state.buffers)) / row[0]
+        x = _once(state.round < self.rounds, lambda: (z[0] - _combine(row[lags], state.buffers)) / row[0])
         buffers = jax.lax.dynamic_update_index_in_dim(state.buffers, x, state.round % self.memory, 0)
         return x, StreamState(state.round + 1, buffers)
 
@@ -104,7 +120,7 @@ class BufferStream:
 
     def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
         decay, scale = jnp.asarray(self.decay, z.dtype), jnp.asarray(self.scale, z.dtype)
-        x = z[0] - _combine(scale, state.buffers)
+        x = _once(state.round < self.rounds, lambda: z[0] - _combine(scale, state.buffers))
         buffers = decay.reshape((-1,) + (1,) * x.ndim) * state.buffers + x
         return x, StreamState(state.round + 1, buffers)
 

@@ -1,0 +1,130 @@
+"""Balls-in-bins batches with random access: every example falls into one bin and returns with it in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.words import BLOCK, Words
+from galton.errors import count
+
+MOST_BINS = 2**24
+"""Counts per bin are kept for every bin."""
+
+
+@dataclass(frozen=True)
+class BallsInBins(Scheme):
+    """Independent uniform bins; round t has the examples of bin t mod bins.
+
+    Args:
+      examples: number of examples.
+      bins: batches per epoch.
+      rounds: batches in the whole run; the last epoch may be partial.
+
+    Formal guarantees of a realisation:
+      - The bin of an example is exactly uniform and a function of (seed, its index) alone: adding or removing others
+        does not move it. This is the sampling of docs/math.md, section 1, for add-or-remove and replace adjacency.
+      - Without truncation; see `batching/truncation.py` for what truncation costs.
+
+    >>> batches = BallsInBins(examples=10, bins=3, rounds=6).open(Words("00" * 32))
+    >>> sum(batches.members(t).size for t in range(3))
+    10
+    >>> bool((batches.members(1) == batches.members(4)).all())
+    True
+    """
+
+    kind: ClassVar[str] = "balls-in-bins"
+    examples: int
+    bins: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        check_examples(self.examples)
+        count("bins", self.bins, at_most=MOST_BINS)
+        count("rounds", self.rounds, at_least=self.bins)
+
+    @property
+    def covered_by(self) -> tuple[str, ...]:
+        return ("balls-in-bins", "allocation", "unamplified")
+
+    @property
+    def nominal_size(self) -> float:
+        return self.examples / self.bins
+
+    @property
+    def inclusion(self) -> float:
+        return 1 / self.bins
+
+    @property
+    def meetings(self) -> float:
+        return 1.0
+
+    @property
+    def distinct(self) -> int:
+        return self.bins
+
+    def open(self, words: Words) -> Grouped:
+        return Grouped(self, *grouped(words, self.examples, self.bins))
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """Examples in the order of their bins: O(n) int32 memory."""
+
+    scheme: BallsInBins
+    order: IndexArray
+    starts: NDArray[np.int64]
+
+    def members(self, turn: int) -> IndexArray:
+        group = self.scheme.check_turn(turn) % self.scheme.bins
+        return self.order[self.starts[group] : self.starts[group + 1]]
+
+
+def bin_blocks(words: Words, examples: int, bins: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+    """Yields (index of the first example, bins of a block of examples)."""
+    for start in range(0, examples, BLOCK):
+        yield start, words.below(bins, "bins", start // BLOCK, min(BLOCK, examples - start))
+
+
+def bin_sizes(words: Words, examples: int, bins: int) -> NDArray[np.int64]:
+    """Returns how many examples each bin has, a multinomial draw, in O(bins) memory."""
+    sizes = np.zeros(bins, np.int64)
+    for _, block in bin_blocks(words, examples, bins):
+        if bins <= BLOCK:
+            sizes += np.bincount(block, minlength=bins)
+        else:
+            found, counts = np.unique(block, return_counts=True)
+            sizes[found] += counts
+    return sizes
+
+
+def grouped(words: Words, examples: int, bins: int) -> tuple[IndexArray, NDArray[np.int64]]:
+    """Sorts examples by bin, in order of their index within a bin; returns (order, where each bin starts).
+
+    A counting sort whose blocks are sorted by themselves first, so that its writes come in runs.
+    """
+    narrow = bins <= 1 << 16
+    place = np.empty(examples, np.uint16 if narrow else np.uint32)
+    for start, block in bin_blocks(words, examples, bins):
+        place[start : start + block.size] = block
+    local = min(20, 32 - (bins - 1).bit_length()) if narrow else 22  # bits of a key that tell where in its block
+    key: Any = np.uint32 if narrow else np.uint64
+    step, shift = 1 << local, key(local)
+    sizes = np.zeros(bins, np.int64)
+    for start in range(0, examples, step):
+        sizes += np.bincount(place[start : start + step], minlength=bins)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    order, cursor, ramp = np.empty(examples, np.int32), starts[:-1].copy(), np.arange(min(step, examples))
+    for start in range(0, examples, step):
+        block = place[start : start + step].astype(key)
+        counts = np.bincount(block.astype(np.intp), minlength=bins)
+        ranked = np.sort((block << shift) | ramp[: block.size].astype(key))
+        target = (cursor - (np.cumsum(counts) - counts)).take(ranked >> shift) + ramp[: block.size]
+        order[target] = (ranked & key(step - 1)).astype(np.int32) + np.int32(start)
+        cursor += counts
+    return order, starts

@@ -1,0 +1,142 @@
+"""Poisson batches: every example decides by itself, round by round, whether to take part."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from galton.batching.balls_in_bins import MOST_BINS, grouped
+from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.words import Words
+from galton.errors import InvalidArgument, count, positive
+
+
+@dataclass(frozen=True)
+class CyclicPoisson(Scheme):
+    """Every example belongs to one of `cycle` groups; round t takes each of group t mod cycle independently.
+
+    Args:
+      examples: number of examples.
+      batch_size: expected size of a batch, at most examples / cycle.
+      cycle: number of groups.
+      rounds: batches in the whole run.
+
+    Formal guarantees of a realisation:
+      - The group is uniform and a function of (seed, index) alone; within its group an example takes part in each
+        round with probability batch_size * cycle / examples, independently (up to the 53 bits of a uniform number).
+        Covered for add-or-remove adjacency, where the sampling probability stays what it is.
+    """
+
+    kind: ClassVar[str] = "cyclic-poisson"
+    examples: int
+    batch_size: float
+    cycle: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        check_examples(self.examples)
+        positive("batch_size", self.batch_size)
+        count("cycle", self.cycle, at_most=MOST_BINS)
+        count("rounds", self.rounds)
+        if self.batch_size * self.cycle > self.examples:
+            raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.cycle:g}")
+
+    @property
+    def covered_by(self) -> tuple[str, ...]:
+        return ("cyclic-poisson", "unamplified")
+
+    @property
+    def sampling_probability(self) -> float:
+        """Probability to take part in a round of one's own group."""
+        return min(1.0, self.batch_size * self.cycle / self.examples)
+
+    @property
+    def nominal_size(self) -> float:
+        return float(self.batch_size)
+
+    @property
+    def inclusion(self) -> float:
+        return self.sampling_probability / self.cycle
+
+    @property
+    def meetings(self) -> float:
+        return math.ceil(self.rounds / self.cycle) * self.sampling_probability
+
+    @property
+    def distinct(self) -> int:
+        return self.rounds
+
+    def open(self, words: Words) -> Groups:
+        if self.cycle == 1:
+            return Groups(self, words, None, np.array([0, self.examples]))
+        return Groups(self, words, *grouped(words, self.examples, self.cycle))
+
+
+@dataclass(frozen=True)
+class Poisson(CyclicPoisson):
+    """Every example takes part in every round with probability batch_size / examples, independently.
+
+    Args:
+      examples: number of examples.
+      batch_size: expected size of a batch.
+      rounds: batches in the whole run.
+
+    Formal guarantees: those of `CyclicPoisson` with one group. There is no bound on how often an example takes part,
+    so the unamplified analysis of a fixed order does not cover it.
+    """
+
+    kind: ClassVar[str] = "poisson"
+
+    def __init__(self, examples: int, batch_size: float, rounds: int) -> None:
+        super().__init__(examples, batch_size, 1, rounds)
+
+    @property
+    def covered_by(self) -> tuple[str, ...]:
+        return ("poisson", "mmcc")
+
+    def to_json(self) -> dict[str, object]:
+        return {name: value for name, value in super().to_json().items() if name != "cycle"}
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Examples by group, and coins for every round."""
+
+    scheme: CyclicPoisson
+    words: Words
+    order: IndexArray | None
+    starts: NDArray[np.int64]
+
+    def members(self, turn: int) -> IndexArray:
+        group = self.scheme.check_turn(turn) % self.scheme.cycle
+        start, stop = int(self.starts[group]), int(self.starts[group + 1])
+        chosen = successes(self.words, "poisson", turn, stop - start, self.scheme.sampling_probability)
+        if self.order is None:
+            return chosen.astype(np.int32)
+        return self.order[start + chosen]
+
+
+def successes(words: Words, purpose: str, number: int, trials: int, chance: float) -> NDArray[np.int64]:
+    """Returns which of `trials` independent trials succeed, in time proportional to their number."""
+    if chance >= 1:
+        return np.arange(trials)
+    expected = trials * chance
+    size, part, found, last = int(expected + 6 * math.sqrt(expected) + 16), 0, [], -1
+    while last < trials:
+        jumps = gaps(words.uniforms(f"{purpose} {part}", number, size), chance)
+        places = last + np.cumsum(np.minimum(jumps, trials + 1))
+        found.append(places[places < trials])
+        last, part = int(places[-1]), part + 1
+    return np.concatenate(found)
+
+
+def gaps(uniforms: NDArray[np.float64], chance: float) -> NDArray[np.int64]:
+    """Returns geometric numbers 1, 2, ...: trials up to and including the next success."""
+    if chance >= 1:
+        return np.ones(uniforms.size, np.int64)
+    jumps = np.floor(np.log(uniforms) / math.log1p(-chance)) + 1
+    return np.minimum(jumps, 2.0**40).astype(np.int64)

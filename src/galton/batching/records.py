@@ -1,0 +1,120 @@
+"""A uniform shuffle of records that do not fit in memory: to files by random shard, then every shard by itself.
+
+Independent uniform shards, and a uniform order within each, make a uniform order of all: given the counts, every
+arrangement is equally likely. Memory is one shard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from galton import files
+from galton.batching.words import BLOCK, Words, check_seed
+from galton.errors import InvalidFile, count
+
+INDEX = "shuffled.json"
+FORMAT = "galton-shuffled-records"
+
+
+@dataclass(frozen=True)
+class ShuffledRecords:
+    """Records in random order, in shard files of one folder; `open_pass` is what `batching.stream` reads from."""
+
+    folder: Path
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def open_pass(self, start: int = 0) -> Iterator[bytes]:
+        """Yields the records from position `start` on; whole shards before it are not opened."""
+        for shard, size in enumerate(self.sizes):
+            if start >= size:
+                start -= size
+                continue
+            with open(_shard(self.folder, shard), "rb") as file:
+                for _ in range(start):
+                    file.seek(int.from_bytes(_exactly(file, 8), "little"), 1)
+                yield from _records(file, size - start)
+            start = 0
+
+
+def shuffle_records(
+    records: Iterable[bytes], folder: str | Path, shards: int = 64, seed: str | int | None = None
+) -> ShuffledRecords:
+    """Writes `records` to `folder` in uniformly random order. The order is a secret, as the batches are.
+
+    Args:
+      records: the data, read once.
+      folder: where the shards go; needs as much space as the data, twice while it runs.
+      shards: files; one at a time is held in memory. At most a few hundred, as all are open at once.
+      seed: of the shuffle; None takes the operating system's entropy. Take another one than for the batches.
+    """
+    folder, words = Path(folder), Words(check_seed(seed))
+    count("shards", shards, at_most=1000)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / INDEX).exists():
+        raise InvalidFile(f"{folder / INDEX}: is there already; take an empty folder")
+    sizes = _spread(records, folder, shards, words)
+    for shard, size in enumerate(sizes):
+        _shuffle_shard(folder, shard, size, words)
+    files.write_text(folder / INDEX, json.dumps({"format": FORMAT, "sizes": sizes}) + "\n")
+    return ShuffledRecords(folder, tuple(sizes))
+
+
+def open_records(folder: str | Path) -> ShuffledRecords:
+    """Opens a folder that `shuffle_records` wrote."""
+    path = Path(folder) / INDEX
+    body = files.read_json(path)
+    sizes = body.get("sizes")
+    if body.get("format") != FORMAT or not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes):
+        raise InvalidFile(f"{path}: is not an index of shuffled records")
+    return ShuffledRecords(Path(folder), tuple(sizes))
+
+
+def _spread(records: Iterable[bytes], folder: Path, shards: int, words: Words) -> list[int]:
+    sizes = [0] * shards
+    with ExitStack() as stack:
+        parts = [stack.enter_context(open(_shard(folder, shard, ".part"), "wb")) for shard in range(shards)]
+        where = np.zeros(0, np.uint32)
+        for position, record in enumerate(records):
+            if position % BLOCK == 0:
+                where = words.below(shards, "shard", position // BLOCK, BLOCK)
+            shard = int(where[position % BLOCK])
+            parts[shard].write(len(record).to_bytes(8, "little") + record)
+            sizes[shard] += 1
+    return sizes
+
+
+def _shuffle_shard(folder: Path, shard: int, size: int, words: Words) -> None:
+    part = _shard(folder, shard, ".part")
+    with open(part, "rb") as file:
+        records = list(_records(file, size))
+    order = np.argsort(words.draw("order", shard, size, np.uint64), kind="stable")
+    with open(_shard(folder, shard), "wb") as file:
+        for index in order:
+            file.write(len(records[index]).to_bytes(8, "little") + records[index])
+    part.unlink()
+
+
+def _records(file: IO[bytes], size: int) -> Iterator[bytes]:
+    for _ in range(size):
+        yield _exactly(file, int.from_bytes(_exactly(file, 8), "little"))
+
+
+def _exactly(file: IO[bytes], size: int) -> bytes:
+    data = file.read(size)
+    if len(data) != size:
+        raise InvalidFile(f"{file.name}: ends too early; shuffle the data anew")
+    return data
+
+
+def _shard(folder: Path, shard: int, suffix: str = ".records") -> Path:
+    return folder / f"shard-{shard:04d}{suffix}"

@@ -1,0 +1,126 @@
+"""b-min-separation batches: Poisson, except that who has just taken part rests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.poisson import gaps
+from galton.batching.words import Words
+from galton.errors import InvalidArgument, count, positive
+
+
+@dataclass(frozen=True)
+class MinSeparation(Scheme):
+    """An example that took part rests for separation - 1 rounds, then takes part with a fixed probability a round.
+
+    The process is stationary from the first round on. With batch_size = examples / separation it is balls-in-bins.
+
+    Args:
+      examples: number of examples.
+      batch_size: expected size of a batch, at most examples / separation.
+      separation: two rounds of one example are at least so far apart.
+      rounds: batches in the whole run.
+
+    Formal guarantees of a realisation:
+      - Examples are independent of each other. No accountant of galton covers this scheme; it is here to compare.
+        (arXiv 2602.09338, which jax-privacy follows, analyses it by Monte Carlo.)
+    """
+
+    kind: ClassVar[str] = "min-separation"
+    examples: int
+    batch_size: float
+    separation: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        check_examples(self.examples)
+        positive("batch_size", self.batch_size)
+        count("separation", self.separation)
+        count("rounds", self.rounds)
+        if self.batch_size * self.separation > self.examples:
+            raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.separation:g}")
+
+    @property
+    def covered_by(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def sampling_probability(self) -> float:
+        """Probability to take part for an example that does not rest."""
+        return min(1.0, 1 / (self.examples / self.batch_size - self.separation + 1))
+
+    @property
+    def nominal_size(self) -> float:
+        return float(self.batch_size)
+
+    @property
+    def inclusion(self) -> float:
+        return self.batch_size / self.examples
+
+    @property
+    def meetings(self) -> float:
+        return self.rounds * self.inclusion
+
+    @property
+    def distinct(self) -> int:
+        return self.rounds
+
+    def open(self, words: Words) -> Renewals:
+        return Renewals(self, words)
+
+
+@dataclass(eq=False)
+class Renewals:
+    """Each example's next round, in a calendar: O(examples) memory. Going back replays from the start."""
+
+    scheme: MinSeparation
+    words: Words
+    _calendar: dict[int, list[IndexArray]] = field(default_factory=dict)
+    _turn: int = -1
+    _now: IndexArray = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    def members(self, turn: int) -> IndexArray:
+        self.scheme.check_turn(turn)
+        if self._turn < 0 or turn < self._turn:
+            self._start()
+        while self._turn < turn:
+            self._advance()
+        return self._now
+
+    def _start(self) -> None:
+        """Draws the first round of every example from the stationary law.
+
+        The gap between two rounds is L = separation - 1 + geometric, so the first is k with probability
+        P(L > k) * inclusion: uniform on 0..separation-2, or separation - 1 and a geometric number of failures.
+        """
+        scheme, rest = self.scheme, self.scheme.separation - 1
+        uniforms = self.words.uniforms("renewal", 0, 3 * scheme.examples).reshape(3, -1)
+        early = np.minimum(np.floor(uniforms[1] * rest), rest - 1).astype(np.int64)
+        late = rest + gaps(uniforms[2], scheme.sampling_probability) - 1
+        first = np.where(uniforms[0] <= rest * scheme.inclusion, early, late)
+        self._calendar, self._turn = {}, -1
+        self._now = np.zeros(0, np.int32)
+        self._enter(np.arange(scheme.examples, dtype=np.int32), first)
+
+    def _enter(self, who: IndexArray, when: NDArray[np.int64]) -> None:
+        kept = when < self.scheme.rounds
+        who, when = who[kept], when[kept]
+        if not who.size:
+            return
+        order = np.argsort(when, kind="stable")
+        turns, starts = np.unique(when[order], return_index=True)
+        for turn, group in zip(turns.tolist(), np.split(who[order], starts[1:]), strict=True):
+            self._calendar.setdefault(turn, []).append(group)
+
+    def _advance(self) -> None:
+        self._turn += 1
+        groups = self._calendar.pop(self._turn, [])
+        self._now = np.sort(np.concatenate(groups)) if groups else np.zeros(0, np.int32)
+        uniforms = self.words.uniforms("renewal", 1 + self._turn, self._now.size)
+        jump = self.scheme.separation - 1 + gaps(uniforms, self.scheme.sampling_probability)
+        self._enter(self._now, self._turn + jump)

@@ -1,0 +1,155 @@
+r"""What truncation to a physical batch size does, and what it costs in privacy (docs/math.md, on truncation).
+
+Let the batch sizes of a scheme be binomial, p the physical size, x the example that two neighbouring data sets differ
+in. Fix what all others do. Where x joins a batch with fewer than p others, nothing is left out because of x, and
+the analysis without truncation holds word by word (the truncation of the others is the same with and without x).
+Where x joins a batch of at least p others, x may push another example y out: the two runs then differ by x - y, of norm
+up to 2, which the analysis does not cover. That is the whole damage; it happens with probability at most
+
+    displacement = meetings * Pr[Binomial(examples, inclusion) >= p],
+
+where `meetings` is the expected number of different batches x is in: 1 for balls-in-bins, however many epochs.
+
+Formal guarantees, for a run that is (epsilon, delta)-DP without truncation, if the kept members are chosen by the
+batch's members and independent randomness only:
+  - removing: (epsilon, delta + displacement)-DP; adding: (epsilon, delta + e^epsilon * displacement)-DP;
+  - replace-one and zero-out adjacency: (epsilon, delta)-DP. Sizes are the same on both sides, so the same places are
+    kept, and x only ever contributes less than it may.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from galton.batching.base import Scheme
+from galton.errors import InvalidArgument, choice, count, non_negative, probability
+
+ADJACENCIES = ("add-or-remove", "add", "remove", "replace")
+ROUNDING = 1 + 1e-9
+"""Upper bounds are raised by this factor, far above the error of the incomplete beta function."""
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """How often truncation strikes, for one scheme and physical size.
+
+    Attributes:
+      physical: places of a batch.
+      per_batch: probability that a given batch is larger, exact.
+      probability: upper bound on the probability that any batch of the run is larger.
+      probability_lower: lower bound on the same.
+      expected: expected number of examples left out in the whole run, counted in every round, exact.
+      displacement: probability that bounds what privacy can lose; see `delta`.
+    """
+
+    physical: int
+    per_batch: float
+    probability: float
+    probability_lower: float
+    expected: float
+    displacement: float
+
+    def delta(self, epsilon: float, adjacency: str = "add-or-remove") -> float:
+        """Returns what has to be added to delta at this epsilon because of truncation."""
+        epsilon = non_negative("epsilon", epsilon)
+        if choice("adjacency", adjacency, ADJACENCIES) == "replace":
+            return 0.0
+        if adjacency == "remove":
+            return min(1.0, self.displacement)
+        return min(1.0, self.displacement * math.exp(min(epsilon, 700.0)))
+
+    def to_json(self) -> dict[str, float]:
+        """Returns a JSON-ready dictionary."""
+        return asdict(self)
+
+
+def truncation(scheme: Scheme, physical: int) -> Truncation:
+    """Predicts truncation to `physical` places.
+
+    >>> from galton.batching import BallsInBins
+    >>> found = truncation(BallsInBins(examples=50_000, bins=100, rounds=2000), 640)
+    >>> f"{found.per_batch:.3g} {found.probability:.3g}"
+    '6.85e-10 6.85e-08'
+    """
+    count("physical", physical)
+    if scheme.inclusion is None:
+        if physical < scheme.largest:
+            raise InvalidArgument("physical", physical, f"must be at least {scheme.largest}, the size of every batch")
+        return Truncation(physical, 0.0, 0.0, 0.0, 0.0, 0.0)
+    size, chance = scheme.examples, scheme.inclusion
+    over = above(physical, size, chance)
+    met = min(1.0, scheme.meetings * above(physical - 1, size, chance) * ROUNDING)
+    return Truncation(
+        physical,
+        over,
+        min(1.0, scheme.distinct * over * ROUNDING),
+        _at_least_one(over, scheme),
+        scheme.rounds * _expected_excess(physical, size, chance),
+        met,
+    )
+
+
+def truncation_probability(scheme: Scheme, physical: int) -> float:
+    """Returns an upper bound on the probability that any batch of the run is truncated."""
+    return truncation(scheme, physical).probability
+
+
+def physical_size(scheme: Scheme, wanted: float, multiple: int = 1) -> int:
+    """Returns the smallest physical size, a multiple of `multiple`, that truncates with at most this probability.
+
+    Args:
+      scheme: the batching scheme.
+      wanted: bound on the probability that any batch of the run is truncated.
+      multiple: sizes allowed, for example the micro-batch size.
+
+    >>> from galton.batching import BallsInBins
+    >>> physical_size(BallsInBins(examples=50_000, bins=100, rounds=2000), 1e-10, multiple=8)
+    664
+    """
+    probability("wanted", wanted)
+    count("multiple", multiple)
+    low, high = 0, -(-scheme.largest // multiple)
+    if scheme.inclusion is not None:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if truncation_probability(scheme, middle * multiple) <= wanted:
+                high = middle
+            else:
+                low = middle
+    return high * multiple
+
+
+def above(size: int, trials: int, chance: float) -> float:
+    """Returns Pr[Binomial(trials, chance) > size], with small relative error in the tail too."""
+    from scipy.special import betainc
+
+    if size < 0:
+        return 1.0
+    return 0.0 if size >= trials else float(betainc(size + 1, trials - size, chance))
+
+
+def _expected_excess(size: int, trials: int, chance: float) -> float:
+    """E (N - size)_+ = sum_{k >= size} Pr[N > k]: a sum of positive terms, so that small ones stay precise."""
+    from scipy.special import betainc
+
+    total, step = 0.0, max(64, int(4 * math.sqrt(trials * chance)))
+    for start in range(size, trials, step):
+        ks = np.arange(start, min(start + step, trials), dtype=np.float64)
+        part = float(betainc(ks + 1, trials - ks, chance).sum())
+        total += part
+        if part <= 1e-14 * total:
+            break
+    return total
+
+
+def _at_least_one(over: float, scheme: Scheme) -> float:
+    """Lower bound on the probability that any batch overflows.
+
+    Independent batches, and the negatively associated ones of a multinomial, overflow at least as often as
+    1 - (1 - over)^batches; for the others, one batch is what is certain.
+    """
+    batches = scheme.distinct if scheme.kind.startswith(("balls-in-bins", "poisson")) else 1
+    return -math.expm1(batches * math.log1p(-over)) / ROUNDING if over < 1 else 1.0

@@ -1,0 +1,99 @@
+"""A noise state as one file: written whole or not at all, checked by hash, readable by its owner only (it has the key).
+
+The file is a NumPy .npz. It loads only into the noise it was saved from: same strategy, deviation and form, and
+parameters of the same shapes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from galton import files
+from galton.errors import InvalidFile
+from galton.noise.layout import Layout, Tree, layout_of
+from galton.noise.stream import CorrelatedNoise, NoiseState
+
+FORMAT = "galton-noise-state"
+VERSION = 1
+
+
+def save_state(path: str | Path, noise: CorrelatedNoise, state: NoiseState) -> None:
+    """Writes the state to one file; a failure leaves the old file as it was."""
+    arrays = _arrays(state)
+    about = {"format": FORMAT, "version": VERSION, "noise": noise.digest, "shapes": _shapes(state.layout)}
+    about["hash"] = _hash(about, arrays)
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".galton-")  # mode 0600, and it stays that way
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, about=np.frombuffer(files.canonical(about).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseState:
+    """Reads a state that `save_state` wrote for this noise and for parameters of these shapes."""
+    about, arrays = _read(Path(path))
+    if about.get("format") != FORMAT or about.get("version") != VERSION:
+        raise InvalidFile(f"{path}: is not a noise state of version {VERSION}")
+    if about.pop("hash", None) != _hash(about, arrays):
+        raise InvalidFile(f"{path}: does not match its hash: it was changed after it was written")
+    if about["noise"] != noise.digest:
+        raise InvalidFile(f"{path}: belongs to other noise (strategy, deviation or form differ)")
+    layout = layout_of(params)
+    wanted = [((noise.memory, size), dtype) for size, dtype in layout.groups]
+    found = [arrays[name] for name in sorted(name for name in arrays if name.startswith("buffers"))]
+    if about["shapes"] != _shapes(layout) or [(x.shape, str(x.dtype)) for x in found] != wanted:
+        raise InvalidFile(f"{path}: was saved for a model of other shapes")
+    key, turn = jnp.asarray(arrays["key"]), jnp.asarray(arrays["round"])
+    return NoiseState(key, turn, [jnp.array(x) for x in found], layout)
+
+
+def _arrays(state: NoiseState) -> dict[str, np.ndarray[Any, Any]]:
+    named = {f"buffers_{number:06d}": np.asarray(buffer) for number, buffer in enumerate(state.buffers)}
+    return {"key": np.asarray(state.key), "round": np.asarray(state.round), **named}
+
+
+def _shapes(layout: Layout) -> list[list[int]]:
+    return [list(shape) for shape in layout.shapes]
+
+
+def _hash(about: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+    digest = hashlib.blake2b(files.canonical(about).encode(), digest_size=32)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return "blake2b:" + digest.hexdigest()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        about = json.loads(arrays.pop("about").tobytes())
+        if not isinstance(about, dict) or not {"key", "round"} <= set(arrays):
+            raise ValueError
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        raise InvalidFile(f"{path}: is not a noise state, or was damaged") from None
+    return about, arrays

@@ -1,0 +1,99 @@
+"""Two ways to get round t of C^-1 z: keep buffers, or draw all earlier z anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.errors import FloatArray, InvalidArgument
+from galton.noise.normals import standard_normals
+from galton.strategies import Scaled, Strategy
+from galton.strategies.streams import StreamState
+from galton.strategies.toeplitz import ToeplitzLike
+
+
+class Draws(NamedTuple):
+    """Where the fresh noise of one vector in one round comes from; NaN as scale makes all noise NaN."""
+
+    key: jax.Array
+    round: jax.Array
+    group: int
+    scale: jax.Array
+
+    def normals(self, turn: Any, draw: Any, size: int) -> jax.Array:
+        """Returns the scaled normals of this or an earlier round."""
+        return standard_normals(self.key, turn, self.group, draw, (size,)) * self.scale
+
+    def all(self, draws: int, size: int) -> jax.Array:
+        """Returns z of this round, shape (draws, size); zero for draws that are of no use (`InverseStream.draws`)."""
+        if draws == 1:
+            return self.normals(self.round, 0, size)[None]
+        used = ((self.round + 1) % (1 << jnp.arange(draws)) == 0).sum()
+        start = jnp.zeros((draws, size), self.scale.dtype)
+        return jax.lax.fori_loop(0, used, lambda d, z: z.at[d].set(self.normals(self.round, d, size)), start)
+
+
+class Form(Protocol):
+    """How the noise of one vector comes about."""
+
+    @property
+    def memory(self) -> int:
+        """Copies of the vector that are kept between rounds."""
+
+    def draw(self, fresh: Draws, buffers: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns the noise of this round, and the buffers, shape (memory, size), after it."""
+
+
+class Buffered:
+    """The strategy's own stream: memory and time a round do not depend on the round."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._stream = strategy.stream()
+        self.memory = self._stream.memory
+
+    def draw(self, fresh: Draws, buffers: jax.Array) -> tuple[jax.Array, jax.Array]:
+        z = fresh.all(self._stream.draws, buffers.shape[1]).astype(buffers.dtype)
+        x, after = self._stream.next(z, StreamState(fresh.round, buffers))
+        return x, after.buffers
+
+
+class Recomputed:
+    """x_t = sum_{s <= t} C^-1[t, s] z_s with every z_s drawn anew: no memory, time t in round t."""
+
+    memory = 0
+
+    def __init__(self, strategy: Strategy) -> None:
+        if strategy.rows != strategy.rounds:
+            raise InvalidArgument("form", "recompute", "needs a square strategy; take buffers")
+        self._strategy = strategy
+
+    @cached_property
+    def _inverse(self) -> tuple[FloatArray, FloatArray, bool]:
+        """(table, weights, Toeplitz or not): C^-1[t, s] is table[t - s] or table[t, s], over weights[t]."""
+        inner, weights = self._strategy, np.ones(self._strategy.rounds)
+        if isinstance(self._strategy, Scaled):
+            inner, weights = self._strategy.inner, self._strategy.weights
+        if isinstance(inner, ToeplitzLike):
+            return inner.inverse_series, weights, True
+        return inner.inverse(), weights, False
+
+    def draw(self, fresh: Draws, buffers: jax.Array) -> tuple[jax.Array, jax.Array]:
+        size, dtype = buffers.shape[1], buffers.dtype
+        coefficients, weights, toeplitz = self._inverse
+        table = jnp.asarray(coefficients, dtype)
+
+        def add(s: Any, total: jax.Array) -> jax.Array:
+            weight = table[fresh.round - s] if toeplitz else table[fresh.round, s]
+            return total + weight * fresh.normals(s, 0, size).astype(dtype)
+
+        last = jnp.minimum(fresh.round, self._strategy.rounds - 1)
+        total = jax.lax.fori_loop(0, last + 1, add, jnp.zeros(size, dtype))
+        return total / jnp.asarray(weights, dtype)[last], buffers
+
+
+FORMS: dict[str, Callable[[Strategy], Form]] = {"buffers": Buffered, "recompute": Recomputed}

@@ -1,0 +1,150 @@
+"""Which rounds of a run have had their noise: the same noise is never added to two different gradients.
+
+Noise is a function of (key, round). A round that is computed twice gets the same noise twice; if its gradient was
+another one and both results are seen, their difference shows the data without any noise. After a crash, though,
+the rounds since the last checkpoint have to be computed again. A journal allows just that.
+
+Formal guarantees, for noise that is only taken after `release` has returned:
+  - Rounds are released in order; a round up to the last checkpoint (`saved`) is never released again, so an old
+    checkpoint cannot be continued in another way.
+  - A round after the last checkpoint is released again only for the same batch, under the same key and plan. Batches
+    are a function of their seed and the round, so this is a replay: bit by bit where the training code is
+    deterministic. Replays are counted.
+  - Two processes cannot hold one journal.
+Not covered: results of rounds after the last checkpoint that were published before a crash, if the replay differs from
+them (another learning rate, non-deterministic hardware). `strict` allows no replay at all, for runs that publish
+every round. Nor is a copy of the key in another folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from galton import files
+from galton.errors import GaltonError, InvalidFile, count
+from galton.noise.keys import fingerprint
+
+FORMAT = "galton-noise-journal"
+VERSION = 1
+
+
+class NoiseReused(GaltonError):
+    """Asked for noise that has been given out already, for another gradient."""
+
+
+def hold(path: Path) -> IO[str]:
+    """Opens a file that only one process can hold at a time, readable by its owner only; made if it is not there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be opened ({error.strerror})") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise InvalidFile(f"{path}: is held by another process of the same run") from None
+    return file
+
+
+class Journal:
+    """An append-only record of released rounds, one JSON object a line, held by one process at a time.
+
+    Args:
+      path: the file; made if it is not there.
+      key: the noise key; the file has its fingerprint only.
+      plan: content hash of what was analysed.
+      strict: allow no replay of released rounds.
+    """
+
+    def __init__(self, path: str | Path, key: jax.Array, plan: str, strict: bool = False) -> None:
+        self.path, self._key, self._strict = Path(path), np.asarray(key, "<u4").tobytes(), strict
+        header = {"format": FORMAT, "version": VERSION, "key": fingerprint(key), "plan": plan}
+        self.replays, self.saved = 0, 0
+        self._batches: list[str] = []
+        self._file = hold(self.path)
+        try:
+            self._begin(header)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def released(self) -> int:
+        """Number of rounds that have had their noise; the coming round unless some are replayed."""
+        return len(self._batches)
+
+    def release(self, turn: int, batch: NDArray[Any]) -> None:
+        """Writes down that round `turn` is about to get its noise for these examples, or refuses.
+
+        Args:
+          turn: the round.
+          batch: indices of the examples that take part; the file has a keyed hash of them only.
+        """
+        turn = count("round", turn, at_least=0)
+        digest = hmac.new(self._key, np.sort(np.asarray(batch, "<i8")).tobytes(), hashlib.sha256).hexdigest()
+        if turn > self.released:
+            raise NoiseReused(f"{self.path}: round {turn} comes after {self.released}, which has not been released yet")
+        if turn < self.released:
+            if turn < self.saved or self._strict:
+                raise NoiseReused(f"{self.path}: round {turn} has had its noise and cannot get it again")
+            if digest != self._batches[turn]:
+                raise NoiseReused(f"{self.path}: round {turn} has had its noise for another batch")
+            self.replays += 1
+            self._append({"replayed": turn})
+        else:
+            self._append({"round": turn, "batch": digest})
+            self._batches.append(digest)
+
+    def checkpoint(self, turn: int) -> None:
+        """Writes down that the run was saved before round `turn`: earlier rounds will not be released again."""
+        if not self.saved <= count("round", turn, at_least=0) <= self.released:
+            raise NoiseReused(f"{self.path}: a checkpoint before round {turn} is not between those saved and released")
+        self._append({"saved": turn})
+        self.saved = turn
+
+    def close(self) -> None:
+        """Lets another process hold the journal."""
+        self._file.close()
+
+    def _begin(self, header: dict[str, Any]) -> None:
+        text = self._file.read()
+        whole = text[: text.rfind("\n") + 1]  # a torn last line was never followed by noise
+        try:
+            lines = [json.loads(line) for line in whole.splitlines()]
+            for line in lines[1:]:
+                self._replay(line)
+        except (ValueError, KeyError, TypeError):
+            raise InvalidFile(f"{self.path}: is not a journal, or was damaged") from None
+        self._file.seek(len(whole.encode()))
+        self._file.truncate()
+        if not lines:
+            self._append(header)
+        elif lines[0] != header:
+            differs = [name for name in header if lines[0].get(name) != header[name]]
+            raise InvalidFile(f"{self.path}: is the journal of another run ({', '.join(differs)} differ)")
+
+    def _replay(self, line: dict[str, Any]) -> None:
+        if "batch" in line:
+            if line["round"] != self.released:
+                raise ValueError
+            self._batches.append(line["batch"])
+        elif "saved" in line:
+            self.saved = int(line["saved"])
+        else:
+            self.replays += int(line["replayed"]) >= 0
+
+    def _append(self, line: dict[str, Any]) -> None:
+        self._file.write(files.canonical(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())

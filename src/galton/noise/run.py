@@ -1,0 +1,95 @@
+"""The noise of one run, bound to a folder: resumes where it was saved, and never gives noise out for two gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+from numpy.typing import NDArray
+
+from galton.errors import InvalidArgument
+from galton.noise.checkpoint import load_state, save_state
+from galton.noise.journal import Journal, hold
+from galton.noise.layout import Tree
+from galton.noise.stream import CorrelatedNoise, NoiseState
+
+
+class NoiseRun:
+    """Noise with a journal and a checkpoint in one folder. See `noise/journal.py` for what it guarantees.
+
+    Args:
+      folder: holds `noise.npz` (the state and the secret key) and `noise.journal`; made if it is not there.
+      noise: what to draw.
+      params: the model's parameters, for their shapes.
+      plan: content hash of what was analysed; a folder of another plan is refused.
+      key: for a new folder: the key, by default from the operating system. For an old one it must not be given.
+      strict: allow no replay of rounds after a crash.
+
+    Training saves its own state together with the noise: first the model, then `save()`; after a crash it continues
+    from the model that belongs to `round`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        noise: CorrelatedNoise,
+        params: Tree,
+        plan: str,
+        key: jax.Array | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.noise, self._path = noise, Path(folder) / "noise.npz"
+        self._held = hold(Path(folder) / "noise.lock")
+        try:
+            self._open(params, plan, key, strict)
+        except BaseException:
+            self._held.close()
+            raise
+
+    def _open(self, params: Tree, plan: str, key: jax.Array | None, strict: bool) -> None:
+        self.resumed = self._path.exists()
+        if self.resumed and key is not None:
+            raise InvalidArgument("key", "given", f"must be left out: {self._path} has the key of this run")
+        if self.resumed:
+            self._state = load_state(self._path, self.noise, params)
+        else:
+            self._state = self.noise.init(params, key)
+            save_state(self._path, self.noise, self._state)  # before any noise is given out: a lost key is a lost run
+        log = self._path.with_name("noise.journal")
+        self.journal = Journal(log, self._state.key, f"{plan} {self.noise.digest}", strict)
+
+    @property
+    def round(self) -> int:
+        """The coming round."""
+        return int(self._state.round)
+
+    @property
+    def state(self) -> NoiseState:
+        """The state before the coming round."""
+        return self._state
+
+    def next(self, batch: NDArray[Any]) -> Tree:
+        """Returns the noise of the coming round, for the gradient of these examples."""
+        self.journal.release(self.round, batch)
+        noise, self._state = self.noise.step(self._state)
+        return noise
+
+    def save(self) -> None:
+        """Saves the state: a resumed run starts from here, and no round before can be computed again."""
+        save_state(self._path, self.noise, self._state)
+        self.journal.checkpoint(self.round)
+
+    def close(self) -> None:
+        """Lets go of the folder."""
+        self.journal.close()
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,501 @@
+"""The noise of a model: its generator, tails, covariance, and what a resumed run may and may not do."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from galton.errors import FloatArray, InvalidArgument, InvalidFile
+from galton.noise import (
+    CorrelatedNoise,
+    Journal,
+    NoiseReused,
+    NoiseRun,
+    NoiseState,
+    fresh_key,
+    key_from_seed,
+    load_state,
+    save_state,
+)
+from galton.noise import layout as layout_module
+from galton.noise.layout import layout_of
+from galton.noise.normals import ERROR, from_words, numpy_normals, standard_normals
+from galton.noise.stream import MARGIN
+from galton.noise.threefry import block
+from galton.strategies import (
+    Blt,
+    Dense,
+    Scaled,
+    Strategy,
+    Toeplitz,
+    Tree,
+    column_banded,
+    identity,
+    square_root,
+)
+
+ROUNDS = 8
+KINDS: dict[str, Strategy] = {
+    "identity": identity(ROUNDS),
+    "square root": square_root(ROUNDS),
+    "3 bands": square_root(ROUNDS, 3),
+    "blt": Blt(ROUNDS, [0.9, 0.5], [0.2, 0.3]),
+    "scaled blt": Scaled(Blt(ROUNDS, [0.9, 0.5], [0.2, 0.3]), np.linspace(0.5, 2, ROUNDS)),
+    "scaled toeplitz": Scaled(Toeplitz(ROUNDS, [1.0, 0.6, 0.3]), np.linspace(2, 0.5, ROUNDS)),
+    "banded": column_banded(square_root(ROUNDS), 3),
+    "dense": Dense(np.tril(np.random.default_rng(0).uniform(0.1, 1, (ROUNDS, ROUNDS)) + np.eye(ROUNDS))),
+    "tree": Tree(ROUNDS),
+    "tree of 6": Tree(6),
+}
+SQUARE = [kind for kind in KINDS if not kind.startswith("tree")]
+ALL = [(kind, "buffers") for kind in KINDS] + [(kind, "recompute") for kind in SQUARE]
+PARAMS = {"a": jnp.zeros((300, 500)), "b": jnp.zeros(()), "c": jnp.zeros(49_999)}
+STDDEV = 1.7
+
+
+@lru_cache
+def noise_of(kind: str, form: str = "buffers") -> CorrelatedNoise:
+    """Compiled once for all tests, which share the parameters above."""
+    return CorrelatedNoise(KINDS[kind], STDDEV, form)
+
+
+@lru_cache
+def whole_run(kind: str, form: str = "buffers") -> NDArray[np.float32]:
+    """The noise of all rounds, flat, under the key of seed 7."""
+    noise = noise_of(kind, form)
+    drawn, state = run(noise, noise.init(PARAMS, key_from_seed(7)), noise.strategy.rounds)
+    assert int(state.round) == noise.strategy.rounds
+    return np.stack([flat(x) for x in drawn])
+
+
+def flat(tree: Any) -> NDArray[np.float32]:
+    return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+def run(noise: CorrelatedNoise, state: NoiseState, steps: int) -> tuple[list[Any], NoiseState]:
+    drawn = []
+    for _ in range(steps):
+        x, state = noise.step(state)
+        drawn.append(jax.tree.map(np.asarray, x))
+    return drawn, state
+
+
+# The generator.
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [
+        ("00000000 " * 4, "00000000 " * 4, "9c6ca96a e17eae66 fc10ecd4 5256a7d8"),
+        ("ffffffff " * 4, "ffffffff " * 4, "2a881696 57012287 f6c7446e a16a6732"),
+        (
+            "243f6a88 85a308d3 13198a2e 03707344",
+            "a4093822 299f31d0 082efa98 ec4e6c89",
+            "59cd1dbb b8879579 86b5d00c ac8b6d84",
+        ),
+    ],
+)
+def test_threefry_has_its_published_answers(counter: str, key: str, words: str) -> None:
+    """Known answers for threefry4x32 with 20 rounds of Random123 1.09, file kat_vectors."""
+
+    def parsed(text: str) -> list[NDArray[np.uint32]]:
+        return [np.full(1, int(word, 16), np.uint32) for word in text.split()]
+
+    for library in (np.asarray, jnp.asarray):
+        found = block([library(k) for k in parsed(key)], [library(c) for c in parsed(counter)])
+        assert [f"{int(word[0]):08x}" for word in found] == words.split()
+
+
+def edge_words(size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """Words of positive normals on all scales: every magnitude of p, and of 1/2 - p."""
+    rng = np.random.default_rng(1)
+    head = rng.integers(0, 2**31, size, dtype=np.uint32) >> rng.integers(0, 31, size).astype(np.uint32)
+    low = rng.integers(0, 2**32, 3 * size, dtype=np.uint64).astype(np.uint32)
+    high = np.concatenate((head, np.uint32(2**31 - 1) - head, np.zeros(size, np.uint32)))
+    low[2 * size :] >>= rng.integers(0, 32, size).astype(np.uint32)
+    low[:4], high[:4] = [0, 2**32 - 1, 0, 2**32 - 1], [0, 0, 2**31 - 1, 2**31 - 1]
+    return high, low
+
+
+@pytest.mark.parametrize("library", [jnp, np])
+def test_normals_are_the_inverse_distribution_function_on_all_scales(library: Any) -> None:
+    high, low = edge_words(400_000)
+    fine = (low + 0.5) * 2.0**-32
+    below, centre = (high + fine) * 2.0**-32, ((2.0**31 - high) - fine) * 2.0**-31
+    truth = np.where(centre < 0.1, math.sqrt(2) * special.erfinv(centre), -special.ndtri(below))
+    found = np.asarray(from_words(library.asarray(high), library.asarray(low), library), np.float64)
+    assert (np.abs(found - truth) <= ERROR * truth + 2.0**-50).all()
+    assert found.max() > 9.1
+    mirrored = np.asarray(from_words(library.asarray(high | np.uint32(1 << 31)), library.asarray(low), library))
+    assert (mirrored == -found).all()
+
+
+def test_margin_outweighs_the_error_of_the_normals() -> None:
+    assert MARGIN >= 1 + ERROR
+
+
+def test_normals_are_normal() -> None:
+    drawn = np.asarray(standard_normals(key_from_seed(1), jnp.int32(0), 0, 0, (2000, 1000)), np.float64).ravel()
+    size = drawn.size
+    assert abs(drawn.mean()) < 5 / math.sqrt(size)
+    assert abs(drawn.var() - 1) < 5 * math.sqrt(2 / size)
+    assert abs((drawn**4).mean() - 3) < 5 * math.sqrt(96 / size)
+    assert stats.kstest(drawn, "norm").pvalue > 1e-6
+    for lag in (1, 1000, 1001):
+        assert abs((drawn[lag:] * drawn[:-lag]).mean()) < 5 / math.sqrt(size)
+
+
+def test_tails_go_beyond_where_single_precision_uniforms_end() -> None:
+    """Of 2^26 normals 8.0 are expected beyond 5.3, 4.0 beyond 5.42; jax.random.normal has none beyond 5.42.
+
+    Pooled over far more words by starting from those whose p is small: a word has p < 2^-20 if the 19 bits after its
+    sign are zero, and then |z| > 4.76 always; among such words |z| > 5.42 has probability 2 Phi(-5.42) 2^19.
+    """
+    rng = np.random.default_rng(2)
+    size = 200_000
+    high = rng.integers(0, 2**12, size, dtype=np.uint32)
+    low = rng.integers(0, 2**32, size, dtype=np.uint64).astype(np.uint32)
+    drawn = np.asarray(from_words(jnp.asarray(high), jnp.asarray(low)), np.float64)
+    assert drawn.min() > 4.75
+    for limit in (5.0, 5.42, 6.0, 6.5):
+        chance = stats.norm.sf(limit) * 2.0**20
+        assert abs((drawn > limit).sum() - size * chance) < 5 * math.sqrt(size * chance) + 1
+
+
+@pytest.mark.slow
+def test_tails_of_a_long_run_reach_beyond_5_42() -> None:
+    """2^29 normals: 32.0 beyond 5.42 in absolute value are expected, and Poisson."""
+    key, over = key_from_seed(3), 0
+    count = jax.jit(lambda turn: (jnp.abs(standard_normals(key, turn, 0, 0, (1 << 24,))) > 5.42).sum())
+    for turn in range(32):
+        over += int(count(jnp.int32(turn)))
+    expected = 2**29 * 2 * stats.norm.sf(5.42)
+    assert abs(over - expected) < 5 * math.sqrt(expected)
+
+
+def test_numpy_has_the_same_words_and_nearly_the_same_normals() -> None:
+    key = key_from_seed(4)
+    ours = np.asarray(standard_normals(key, jnp.int32(7), 2, 1, (30, 40))).ravel()
+    theirs = numpy_normals(np.asarray(key), 7, 2, 1, 1200)
+    assert theirs.dtype == np.float32
+    np.testing.assert_allclose(ours, theirs, rtol=5e-7)
+
+
+def test_normals_depend_on_all_they_are_numbered_by() -> None:
+    base = {"key": key_from_seed(5), "turn": jnp.int32(3), "group": 1, "draw": 0}
+    first = np.asarray(standard_normals(**base, shape=(100,)))
+    for name, value in (("key", key_from_seed(6)), ("turn", jnp.int32(4)), ("group", 2), ("draw", 1)):
+        other = np.asarray(standard_normals(**{**base, name: value}, shape=(100,)))
+        assert (first != other).all()
+    assert (np.asarray(standard_normals(**base, shape=(10, 10))).ravel() == first).all()
+    assert np.asarray(standard_normals(**base, shape=())) == first[0]
+
+
+def test_keys() -> None:
+    assert (np.asarray(fresh_key()) != np.asarray(fresh_key())).any()
+    assert (np.asarray(key_from_seed(1)) == np.asarray(key_from_seed(1))).all()
+    for bad in (np.zeros(4), np.zeros(2, np.uint32), 7):
+        with pytest.raises(InvalidArgument, match=r"^key = .*four uint32"):
+            CorrelatedNoise(identity(2), 1.0).init(jnp.zeros(2), bad)  # type: ignore[arg-type]
+
+
+# Covariance.
+
+
+def exact_covariance(strategy: Strategy) -> FloatArray:
+    inverse = strategy.inverse()
+    return inverse @ inverse.T
+
+
+@pytest.mark.parametrize(("kind", "form"), ALL)
+def test_covariance_is_that_of_the_inverse(kind: str, form: str) -> None:
+    """Every entry of stddev^2 C^-1 C^-T, over 200,000 coordinates in three arrays, within 5 standard errors."""
+    samples = whole_run(kind, form).astype(np.float64)
+    size = samples.shape[1]
+    truth = STDDEV**2 * exact_covariance(KINDS[kind])
+    error = np.sqrt((np.outer(truth.diagonal(), truth.diagonal()) + truth**2) / size)
+    assert (np.abs(samples @ samples.T / size - truth) < 5 * error).all()
+    assert np.abs(samples.mean(axis=1)).max() < 5 * math.sqrt(truth.diagonal().max() / size)
+    if kind != "identity":
+        assert np.abs(truth - np.diag(truth.diagonal())).max() > 10 * error.max(), "or i.i.d. noise would pass"
+
+
+@pytest.mark.parametrize(("kind", "form"), ALL)
+def test_noise_is_the_inverse_times_the_fresh_normals(kind: str, form: str) -> None:
+    """x = MARGIN * stddev * C^-1 z in float64, with z from the generator alone."""
+    strategy, rows = KINDS[kind], [(t, 0) for t in range(KINDS[kind].rounds)]
+    if isinstance(strategy, Tree):
+        rows = [(t, d) for t in range(strategy.rounds) for d in range(strategy.height + 1) if (t + 1) % (1 << d) == 0]
+    z = np.stack([numpy_normals(np.asarray(key_from_seed(7)), t, 0, d, 500) for t, d in rows]).astype(np.float64)
+    truth = MARGIN * STDDEV * strategy.inverse() @ z
+    np.testing.assert_allclose(whole_run(kind, form)[:, :500], truth, rtol=2e-5, atol=1e-5)
+
+
+def test_memory_is_what_was_promised() -> None:
+    wanted = {
+        "identity": 0,
+        "square root": 7,
+        "3 bands": 2,
+        "blt": 2,
+        "scaled blt": 2,
+        "banded": 2,
+        "dense": 7,
+        "tree": 4,
+    }
+    assert {kind: noise_of(kind).memory for kind in wanted} == wanted
+    assert {noise_of(kind, "recompute").memory for kind in SQUARE} == {0}
+
+
+def test_long_runs_in_single_precision_stay_exact() -> None:
+    """1,000 rounds of a slowly forgetting BLT and of 64 bands: no drift against float64."""
+    for strategy in (Blt(1000, [0.999, 0.9], [0.05, 0.2]), square_root(1000, 64)):
+        key, noise = key_from_seed(10), CorrelatedNoise(strategy, 1.0)
+
+        def body(state: NoiseState, _: None, noise: CorrelatedNoise = noise) -> tuple[NoiseState, jax.Array]:
+            x, after = noise.next(state)
+            return after, x
+
+        _, drawn = jax.jit(lambda s: jax.lax.scan(body, s, None, 1000))(noise.init(jnp.zeros(20), key))
+        z = np.stack([numpy_normals(np.asarray(key), t, 0, 0, 20) for t in range(1000)]).astype(np.float64)
+        np.testing.assert_allclose(drawn, MARGIN * strategy.inverse() @ z, atol=3e-5)
+
+
+# The stream as a value.
+
+
+def test_next_is_pure_and_the_step_agrees() -> None:
+    noise = CorrelatedNoise(KINDS["blt"], 1.0)
+    state = noise.init({"w": jnp.zeros((4, 4)), "b": jnp.zeros(4)}, key_from_seed(11))
+    one, after = noise.next(state)
+    two, _ = jax.jit(noise.next)(state)
+    three, stepped = noise.step(state)
+    for name in ("w", "b"):
+        np.testing.assert_allclose(one[name], two[name], rtol=1e-6)
+        assert (np.asarray(two[name]) == np.asarray(three[name])).all()
+    assert int(after.round) == int(stepped.round) == 1
+
+
+@pytest.mark.parametrize(("kind", "form"), [("blt", "buffers"), ("tree", "buffers"), ("dense", "recompute")])
+def test_noise_after_the_last_round_is_refused_or_nan(kind: str, form: str) -> None:
+    noise = CorrelatedNoise(KINDS[kind], 1.0, form)
+    drawn, state = run(noise, noise.init(jnp.zeros(3), key_from_seed(12)), ROUNDS)
+    assert np.isfinite(drawn).all()
+    beyond, _ = jax.jit(noise.next)(state)
+    assert np.isnan(beyond).all()
+    with pytest.raises(InvalidArgument, match=r"^round = 8: the strategy has rounds 0 to 7 only"):
+        noise.step(state)
+
+
+def test_dtypes() -> None:
+    noise = CorrelatedNoise(KINDS["3 bands"], 1.0)
+    x, state = noise.step(noise.init([jnp.zeros(3, jnp.bfloat16), jnp.zeros(3, jnp.float32)]))
+    assert [leaf.dtype for leaf in x] == [jnp.float32, jnp.float32]
+    with jax.enable_x64(True):
+        x, state = noise.step(noise.init([jnp.zeros(3, jnp.float64), jnp.zeros(3, jnp.float32)], key_from_seed(1)))
+        assert [leaf.dtype for leaf in x] == [jnp.float64, jnp.float32]
+        assert [buffer.dtype for buffer in state.buffers] == [jnp.float64, jnp.float32]
+    for bad in (jnp.zeros(3, jnp.int32), jnp.zeros(3, jnp.complex64)):
+        with pytest.raises(InvalidArgument, match=r"^params = .*floating"):
+            noise.init(bad)
+
+
+def test_what_cannot_be_streamed_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"^decoder = 'full'"):
+        CorrelatedNoise(Tree(8, "full"), 1.0)
+    with pytest.raises(InvalidArgument, match=r"^form = 'recompute': needs a square strategy"):
+        CorrelatedNoise(Tree(8), 1.0, "recompute")
+    with pytest.raises(InvalidArgument, match=r"^form = 'other'"):
+        CorrelatedNoise(identity(8), 1.0, "other")
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InvalidArgument, match=r"^stddev"):
+            CorrelatedNoise(identity(8), bad)
+    state = CorrelatedNoise(KINDS["blt"], 1.0).init(jnp.zeros(3))
+    with pytest.raises(InvalidArgument, match=r"^state = 2: must hold 0 buffers"):
+        CorrelatedNoise(identity(ROUNDS), 1.0).next(state)
+
+
+def test_arrays_share_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours up to GROUP elements; the noise of every vector has a number of its own."""
+    assert len(layout_of(PARAMS).groups) == 1
+    assert layout_of({}).groups == []
+    monkeypatch.setattr(layout_module, "GROUP", 10)
+    layout = layout_of([np.zeros(4), np.zeros(6), np.zeros(20), np.zeros((2, 3)), np.zeros(5)])
+    assert [size for size, _ in layout.groups] == [10, 20, 6, 5]
+    noise = CorrelatedNoise(KINDS["3 bands"], 1.0)
+    x, _ = noise.next(noise.init([jnp.zeros(20), jnp.zeros(20)], key_from_seed(1)))
+    assert (x[0] != x[1]).all()
+    np.testing.assert_allclose(x[1], MARGIN * numpy_normals(np.asarray(key_from_seed(1)), 0, 1, 0, 20), rtol=1e-6)
+
+
+def test_an_array_that_has_no_counters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_module, "LARGEST", 8)
+    with pytest.raises(InvalidArgument, match=r"^params = .*at most 8 elements"):
+        layout_of([np.zeros((3, 3))])
+
+
+# Checkpoints.
+
+SMALL = {"w": jnp.zeros((6, 5)), "b": jnp.zeros(5)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "stop"), [(k, f, 3) for k, f in ALL] + [("blt", "buffers", 0), ("tree", "buffers", 7)]
+)
+def test_a_saved_state_resumes_bit_by_bit(kind: str, form: str, stop: int, tmp_path: Path) -> None:
+    noise = noise_of(kind, form)
+    head, state = run(noise, noise.init(PARAMS, key_from_seed(7)), stop)
+    save_state(tmp_path / "state.npz", noise, state)
+    again = CorrelatedNoise(KINDS[kind], STDDEV, form)
+    loaded = load_state(tmp_path / "state.npz", again, PARAMS)
+    tail, _ = run(noise, loaded, noise.strategy.rounds - stop)
+    assert np.stack([flat(x) for x in head + tail]).tobytes() == whole_run(kind, form).tobytes()
+
+
+def test_a_state_is_secret_and_loads_only_where_it_belongs(tmp_path: Path) -> None:
+    path, noise = tmp_path / "state.npz", CorrelatedNoise(KINDS["blt"], 1.0)
+    save_state(path, noise, noise.init(SMALL))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for other in (CorrelatedNoise(KINDS["blt"], 1.1), CorrelatedNoise(KINDS["banded"], 1.0)):
+        with pytest.raises(InvalidFile, match="belongs to other noise"):
+            load_state(path, other, SMALL)
+    with pytest.raises(InvalidFile, match="other shapes"):
+        load_state(path, noise, {"w": jnp.zeros((5, 6)), "b": jnp.zeros(5)})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.npz"]
+
+
+def test_a_changed_state_is_noticed(tmp_path: Path) -> None:
+    path, noise = tmp_path / "state.npz", CorrelatedNoise(KINDS["blt"], 1.0)
+    _, state = run(noise, noise.init(SMALL), 2)
+    save_state(path, noise, state)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    for name in ("key", "round", "buffers_000000"):
+        edited = arrays[name].copy()
+        edited.reshape(-1)[-1:] += np.ones(1, edited.dtype)
+        np.savez(path, **{**arrays, name: edited})
+        with pytest.raises(InvalidFile, match="does not match its hash"):
+            load_state(path, noise, SMALL)
+    for content in (b"", b"PK", path.read_bytes()[:200]):
+        path.write_bytes(content)
+        with pytest.raises(InvalidFile):
+            load_state(path, noise, SMALL)
+    with pytest.raises(InvalidFile, match="cannot be read"):
+        load_state(tmp_path / "missing.npz", noise, SMALL)
+
+
+# Journals and runs.
+
+BATCH = [np.array([t, t + 100]) for t in range(ROUNDS)]
+
+
+def test_rounds_are_released_in_order_and_replayed_for_the_same_batch_only(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "log", key_from_seed(1), "plan")
+    for turn in range(5):
+        journal.release(turn, BATCH[turn])
+    with pytest.raises(NoiseReused, match="round 6 comes after 5"):
+        journal.release(6, BATCH[6])
+    journal.release(3, BATCH[3][::-1])
+    assert journal.replays == 1
+    with pytest.raises(NoiseReused, match="round 4 has had its noise for another batch"):
+        journal.release(4, BATCH[3])
+    journal.checkpoint(4)
+    with pytest.raises(NoiseReused, match="round 3 has had its noise and cannot get it again"):
+        journal.release(3, BATCH[3])
+    for turn in (3, 6):
+        with pytest.raises(NoiseReused, match="checkpoint"):
+            journal.checkpoint(turn)
+    journal.close()
+    again = Journal(tmp_path / "log", key_from_seed(1), "plan")
+    assert (again.released, again.saved, again.replays) == (5, 4, 1)
+    again.close()
+
+
+def test_a_journal_belongs_to_one_run_and_one_process(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    journal = Journal(path, key_from_seed(1), "plan")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(InvalidFile, match="held by another process"):
+        Journal(path, key_from_seed(1), "plan")
+    journal.release(0, BATCH[0])
+    journal.close()
+    for key, plan, word in ((2, "plan", "key"), (1, "other", "plan")):
+        with pytest.raises(InvalidFile, match=f"another run .{word} differ"):
+            Journal(path, key_from_seed(key), plan)
+    text = path.read_text()
+    assert "".join(f"{int(word):08x}" for word in key_from_seed(1)) not in text
+    path.write_text(text + '{"batch": "torn')
+    torn = Journal(path, key_from_seed(1), "plan")
+    assert torn.released == 1
+    torn.close()
+    path.write_text(text + "nonsense\n")
+    with pytest.raises(InvalidFile, match="damaged"):
+        Journal(path, key_from_seed(1), "plan")
+
+
+def opened(folder: Path, **more: Any) -> NoiseRun:
+    return NoiseRun(folder, CorrelatedNoise(KINDS["3 bands"], 1.0), SMALL, "plan", **more)
+
+
+def test_a_run_that_crashed_goes_on_with_the_same_noise(tmp_path: Path) -> None:
+    noise = CorrelatedNoise(KINDS["3 bands"], 1.0)
+    with opened(tmp_path, key=key_from_seed(2)) as first:
+        assert not first.resumed
+        drawn = [first.next(BATCH[turn]) for turn in range(3)]
+        first.save()
+        drawn += [first.next(BATCH[turn]) for turn in (3, 4)]
+    with opened(tmp_path) as second:  # two rounds were computed after the checkpoint
+        assert second.resumed
+        assert second.round == 3
+        replayed = [second.next(BATCH[turn]) for turn in range(3, ROUNDS)]
+        assert second.journal.replays == 2
+        with pytest.raises(InvalidArgument, match=r"^round = 8"):
+            second.noise.step(second.state)
+    whole, _ = run(noise, noise.init(SMALL, key_from_seed(2)), ROUNDS)
+    for one, two in zip([*drawn[:3], *replayed], whole, strict=True):
+        assert np.asarray(one["w"]).tobytes() == two["w"].tobytes()
+    for one, two in zip(drawn[3:], whole[3:5], strict=True):
+        assert np.asarray(one["w"]).tobytes() == two["w"].tobytes()
+
+
+def test_a_run_does_not_repeat_noise_for_another_gradient(tmp_path: Path) -> None:
+    with opened(tmp_path) as first:
+        first.next(BATCH[0])
+        old = (tmp_path / "noise.npz").read_bytes()
+        first.save()
+        first.next(BATCH[1])
+    with opened(tmp_path) as second, pytest.raises(NoiseReused, match="another batch"):
+        second.next(BATCH[5])
+    with opened(tmp_path, strict=True) as second, pytest.raises(NoiseReused, match="cannot get it again"):
+        second.next(BATCH[1])
+    (tmp_path / "noise.npz").write_bytes(old)  # an older checkpoint put back
+    with opened(tmp_path) as third, pytest.raises(NoiseReused, match="round 0 has had its noise"):
+        third.next(BATCH[0])
+
+
+def test_a_run_keeps_its_key_and_its_folder(tmp_path: Path) -> None:
+    with opened(tmp_path) as first:
+        with pytest.raises(InvalidFile, match="held by another process"):
+            opened(tmp_path)
+        first.next(BATCH[0])
+    with pytest.raises(InvalidArgument, match=r"^key = 'given': must be left out"):
+        opened(tmp_path, key=key_from_seed(1))
+    with pytest.raises(InvalidFile, match="belongs to other noise"):
+        NoiseRun(tmp_path, CorrelatedNoise(KINDS["3 bands"], 2.0), SMALL, "plan")
+    with pytest.raises(InvalidFile, match=r"another run .plan differ"):
+        NoiseRun(tmp_path, CorrelatedNoise(KINDS["3 bands"], 1.0), SMALL, "other plan")
+    (tmp_path / "noise.npz").unlink()  # the key is lost: another one must not go on under the same journal
+    with pytest.raises(InvalidFile, match=r"another run .key differ"):
+        opened(tmp_path)
+    lines = (tmp_path / "noise.journal").read_text().splitlines()
+    assert json.loads(lines[0])["format"] == "galton-noise-journal"
