@@ -411,3 +411,50 @@ def test_square_root_is_what_the_spec_says(tmp_path: Path) -> None:
         for spec in ("sqrt:5", str(tmp_path / "column.npy"), str(tmp_path / "dense.npy"))
     ]
     assert found[0] == found[1] == pytest.approx(found[2], rel=1e-4)
+
+
+COMPARED = ["compare", "--bins", "8", "--epochs", "2", "--epsilon", "1,4", "--delta", "1e-5"]
+
+
+def test_compare_prints_every_row_and_is_instant_the_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GALTON_CACHE", str(tmp_path / "cache"))
+    names = "dpsgd-unamplified,dpsgd-poisson,dpsgd-shuffling"
+    arguments = [*COMPARED, "--mechanisms", names, "--baseline", "dpsgd-poisson"]
+    first = read(galton(*arguments, "--json", "--plot", str(tmp_path / "plot.png")))
+    assert (tmp_path / "plot.png").read_bytes()[1:4] == b"PNG"
+    assert [(row["mechanism"], row["epsilon"]) for row in first["rows"]] == [
+        (name, epsilon) for name in names.split(",") for epsilon in (1.0, 4.0)
+    ]
+    for row in first["rows"]:
+        assert row["statement"]["is_guarantee"] == (row["mechanism"] != "dpsgd-shuffling")
+    assert first["rows"][0]["noise_multiplier"] == pytest.approx(1 / gaussian_mu(1.0, 1e-5), rel=1e-6)
+    again = read(galton(*arguments, "--json"))
+    assert again["rows"] == first["rows"]
+    assert again["seconds"] < first["seconds"]
+    assert "NOT a guarantee" in galton(*arguments).out
+    fresh = read(galton(*arguments, "--json", "--fresh"))
+    assert fresh["rows"][0]["seconds"] != first["rows"][0]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*COMPARED, "--mechanisms", "nonsense"], "mechanism = 'nonsense'"),
+        ([*COMPARED, "--baseline", "nonsense"], "mechanism = 'nonsense'"),
+        ([*COMPARED, "--plot", "plot.xyz"], "plot = 'plot.xyz'"),
+        (["compare", "--bins", "8", "--epochs", "2", "--epsilon", "one", "--delta", "1e-5"], "epsilon = 'one'"),
+        (["paper", "nonsense"], "name = 'nonsense'"),
+        (["paper"], "name = None"),
+    ],
+)
+def test_compare_and_paper_refuse_bad_input(arguments: list[str], words: str) -> None:
+    done = galton(*arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_paper_lists_its_results() -> None:
+    assert set(read(galton("paper", "--list", "--json"))["results"]) >= {"sigma-table", "bands-table"}

@@ -32,6 +32,15 @@ if TYPE_CHECKING:
         multiplier_upper_bound,
         profile,
     )
+    from galton.baselines import (
+        MECHANISMS,
+        Comparison,
+        Mechanism,
+        Standing,
+        Statement,
+        compare,
+        plot_comparison,
+    )
     from galton.batching import (
         BallsInBins,
         Batch,
@@ -89,6 +98,7 @@ _ROOMS = {
         "Calibration Certificate DeltaEstimate EpsilonEstimate Ledger Options Profile calibrate certify default_ledger "
         "delta delta_upper_bound epsilon epsilon_upper_bound multiplier_upper_bound profile"
     ),
+    "galton.baselines": "Comparison MECHANISMS Mechanism Standing Statement compare plot_comparison",
     "galton.batching": (
         "BallsInBins Batch Batches CyclicPoisson FixedOrder MinSeparation Poisson Scheme Shuffle "
         "StreamingBallsInBins Truncation open_records physical_size scheme_from_json shuffle_records "
@@ -112,6 +122,7 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
     "BOUNDS",
+    "MECHANISMS",
     "BallsInBins",
     "Batch",
     "Batches",
@@ -120,6 +131,7 @@ __all__ = [
     "Calibration",
     "Certificate",
     "ColumnBanded",
+    "Comparison",
     "CorrelatedNoise",
     "CyclicPoisson",
     "DeltaEstimate",
@@ -134,6 +146,7 @@ __all__ = [
     "Journal",
     "Ledger",
     "MatrixWorkload",
+    "Mechanism",
     "MinSeparation",
     "NoiseReused",
     "NoiseRun",
@@ -146,6 +159,8 @@ __all__ = [
     "Scaled",
     "Scheme",
     "Shuffle",
+    "Standing",
+    "Statement",
     "Strategy",
     "StreamingBallsInBins",
     "Toeplitz",
@@ -156,6 +171,7 @@ __all__ = [
     "calibrate",
     "certify",
     "column_banded",
+    "compare",
     "cooldown",
     "default_ledger",
     "delta",
@@ -178,6 +194,7 @@ __all__ = [
     "optimize",
     "parse_strategy",
     "physical_size",
+    "plot_comparison",
     "prefix_sums",
     "profile",
     "save_state",

@@ -6,11 +6,11 @@ from galton.batching.batches import Batches
 from galton.batching.codec import SCHEMES, scheme_from_json
 from galton.batching.fixed import Batch
 from galton.batching.order import FixedOrder, Shuffle
+from galton.batching.overflow import Truncation, physical_size, truncation, truncation_probability
 from galton.batching.poisson import CyclicPoisson, Poisson
 from galton.batching.records import ShuffledRecords, open_records, shuffle_records
 from galton.batching.separation import MinSeparation
 from galton.batching.streaming import StreamingBallsInBins, skipping, stream
-from galton.batching.truncation import Truncation, physical_size, truncation, truncation_probability
 
 __all__ = [
     "ACCOUNTANTS",

@@ -8,7 +8,7 @@ from typing import Any
 
 from galton.batching.base import Members, Scheme
 from galton.batching.fixed import Batch, fixed_batch
-from galton.batching.truncation import physical_size
+from galton.batching.overflow import physical_size
 from galton.batching.words import Words, check_seed
 from galton.errors import InvalidArgument, count
 

@@ -199,7 +199,7 @@ def profile(
     from galton import accounting
 
     strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
-    grid = None if epsilons is None else _numbers("epsilons", epsilons)
+    grid = None if epsilons is None else options.numbers("epsilons", epsilons)
     with show.progress_bar() as progress:
         how = options.sampling(
             progress,
@@ -359,10 +359,3 @@ def certify(
         show.print_table("certificate", rows)
     if not found["accepted"]:
         raise typer.Exit(3)
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InvalidArgument(name, text, "must be numbers separated by commas") from None

@@ -27,7 +27,9 @@ Multiplier = Annotated[float, typer.Option("--noise-multiplier", "-s", help="Noi
 Epsilon = Annotated[float, typer.Option(help="epsilon.")]
 Delta = Annotated[float, typer.Option(help="delta.")]
 Adjacency = Annotated[str, typer.Option(help="add-or-remove, add, remove or replace.")]
-SamplerName = Annotated[str, typer.Option("--sampler", help="auto, plain or tilted.")]
+SamplerName = Annotated[
+    str, typer.Option("--sampler", help="auto, plain, tilted; for C = I also maximum, order-statistics.")
+]
 BoundName = Annotated[
     str, typer.Option("--bound", help="sequence (stops by itself), or with fixed samples kl, one-sided, bernstein.")
 ]
@@ -82,6 +84,14 @@ def total_rounds(bins: int, epochs: int, rounds: int | None) -> int:
     if total > 10**8:
         raise InvalidArgument("bins * epochs", total, "must be at most 100 million rounds")
     return total
+
+
+def numbers(name: str, text: str) -> list[float]:
+    """Reads numbers separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidArgument(name, text, "must be numbers separated by commas") from None
 
 
 def warn(message: str) -> None:

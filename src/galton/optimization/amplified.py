@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from galton.gaussian import gaussian_mu
 from galton.optimization.descent import gradient_descent
 from galton.optimization.families import BltFamily, Family, ToeplitzFamily, parse_family
 from galton.optimization.noise_level import ESTIMATORS
-from galton.optimization.problem import OBJECTIVES, Function, Problem
+from galton.optimization.problem import OBJECTIVES, Function, Problem, problem_for
 from galton.optimization.search import History, Interrupted, Target, judge, search
 from galton.optimization.starts import blt_starts, inner_family
 from galton.optimization.unamplified import unamplified_optimum
@@ -199,7 +199,8 @@ class Run:
 
     def problem(self, family: Family) -> Problem:
         """Returns the problem for one family."""
-        return Problem(family, self.bins, self.workload, self.objective)
+        make = problem_for if isinstance(self.objective, Hashable) else Problem
+        return make(family, self.bins, self.workload, self.objective)
 
     def optimum(self, family: Family, start: Strategy | None = None) -> FloatArray:
         """Returns the parameters of the best member found."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import jax
@@ -116,3 +116,9 @@ def row_error(variances: jax.Array, objective: str) -> jax.Array:
         return jnp.log(variances.mean()) / 2
     top = jax.lax.stop_gradient(variances.max())
     return (jnp.log(top) + jnp.log(((variances / top) ** _SHARP).sum()) / _SHARP) / 2
+
+
+@lru_cache(maxsize=8)
+def problem_for(family: Family, bins: int, workload: Workload, objective: str | Function) -> Problem:
+    """Returns the problem, the same one again if asked again: what is compiled serves every epsilon."""
+    return Problem(family, bins, workload, objective)

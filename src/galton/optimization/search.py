@@ -20,6 +20,8 @@ PATIENCE = 5
 """A descent ends when this many iterations together gained less than `TOLERANCE`."""
 TOLERANCE = 2e-4
 _APPROACHES = 20
+_ATTEMPTS = 4
+"""How often draws are made anew, twice as many each time, if they have no solution where they were made."""
 _WALL = 1.0
 """How far above the best value the objective (a logarithm) counts at most, or where it cannot be computed."""
 
@@ -79,10 +81,10 @@ def design(
     """
     gram = problem.gram(parameters)
 
-    def draws(log_sigma: float, purpose: str, samples: int) -> NoiseLevel:
+    def draws(log_sigma: float, purpose: str, samples: int, estimator: str) -> NoiseLevel:
         seed = derived_seed(target.seed, purpose)
         return NoiseLevel(
-            gram, log_sigma, target.options.directions, target.epsilon, target.delta, target.estimator, samples, seed
+            gram, log_sigma, target.options.directions, target.epsilon, target.delta, estimator, samples, seed
         )
 
     log_sigma = guess
@@ -92,11 +94,20 @@ def design(
             sides * math.sqrt(float(gram.diagonal().max())) / gaussian_mu(target.epsilon, target.delta)
         )
     for index in range(_APPROACHES if approach else 0):
-        step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10).newton_step(gram, log_sigma)
+        step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10, "mixture").newton_step(gram, log_sigma)
         log_sigma += step
         if abs(step) < 0.03:
             break
-    return draws(log_sigma, purpose, samples)
+    for attempt in range(_ATTEMPTS):
+        level = draws(log_sigma, f"{purpose} {attempt}", samples << attempt, target.estimator)
+        try:
+            level(gram)
+        except OutsideDesign:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            break
+    return level
 
 
 def judge(problem: Problem, parameters: FloatArray, target: Target, purpose: str, samples: int = 1 << 14) -> float:

@@ -3,6 +3,8 @@
 from galton.sampling.base import Draw, Sampler, Slack
 from galton.sampling.choice import SAMPLERS, Choice, choose_sampler
 from galton.sampling.halfspace import HalfSpaceSampler
+from galton.sampling.maximum import MaximumSampler
+from galton.sampling.order_statistics import OrderStatisticsSampler
 from galton.sampling.plain import PlainSampler
 from galton.sampling.schedule import Progress, draws
 from galton.sampling.tilted import TiltedSampler
@@ -12,6 +14,8 @@ __all__ = [
     "Choice",
     "Draw",
     "HalfSpaceSampler",
+    "MaximumSampler",
+    "OrderStatisticsSampler",
     "PlainSampler",
     "Progress",
     "Sampler",

@@ -8,10 +8,15 @@ from galton.errors import choice
 from galton.pair import Direction, Pair
 from galton.sampling.base import Sampler
 from galton.sampling.halfspace import HalfSpaceSampler
+from galton.sampling.maximum import MaximumSampler
+from galton.sampling.order_statistics import OrderStatisticsSampler
 from galton.sampling.plain import PlainSampler
 from galton.sampling.tilted import TiltedSampler
 
-SAMPLERS = ("auto", "plain", "tilted")
+_ORTHOGONAL = {one.name: one for one in (MaximumSampler, OrderStatisticsSampler)}
+"""Samplers for orthogonal modes only (C = I): taken when asked for."""
+
+SAMPLERS = ("auto", "plain", "tilted", *_ORTHOGONAL)
 
 _COST_PER_ORDER = 0.3
 """Time of drawing one more mode, relative to a plain sample (benchmarks/certificates.py)."""
@@ -30,9 +35,12 @@ def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: 
 
     A certificate needs samples in proportion to the range R, which is known before sampling; `auto` takes the sampler
     with the smallest R times cost per sample. `tilted` stands for the sharp sampler of the direction: tilted for
-    mixture-first and replace, half-space for noise-first.
+    mixture-first and replace, half-space for noise-first. `maximum` and `order-statistics` are for C = I.
     """
     choice("sampler", requested, SAMPLERS)
+    if requested in _ORTHOGONAL:
+        sampler = _ORTHOGONAL[requested](pair, direction, epsilon)
+        return Choice(sampler, f"asked for: {requested}, range {sampler.value_range(epsilon):.3g}")
     if requested == "plain":
         return Choice(PlainSampler(pair, direction), "asked for")
     if direction is Direction.NOISE_FIRST:

@@ -1,0 +1,53 @@
+"""Packages of others that baselines use when they are installed; imported on first use only."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from galton.errors import GaltonError
+
+
+class MissingPackage(GaltonError, ImportError):
+    """A baseline needs a package that is not installed."""
+
+
+def _load(module: str, package: str, what: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return import_module(module)
+    except ImportError as error:
+        reason = str(error).splitlines()[0]
+        raise MissingPackage(f"{what} needs the package {package}: pip install {package} ({reason})") from None
+
+
+def privacy_loss_distribution() -> Any:
+    """Returns dp_accounting.pld.privacy_loss_distribution."""
+    return _load("dp_accounting.pld.privacy_loss_distribution", "dp-accounting", "accounting of Poisson sampling")
+
+
+def pld_pmf() -> Any:
+    """Returns dp_accounting.pld.pld_pmf."""
+    return _load("dp_accounting.pld.pld_pmf", "dp-accounting", "composition of privacy loss distributions")
+
+
+def random_allocation() -> Any:
+    """Returns PLD_accounting."""
+    return _load("PLD_accounting", "PLD_accounting", "exact accounting of random allocation")
+
+
+def version_of(package: str) -> str:
+    """Returns the version of an installed package, or "none"."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def pyplot() -> Any:
+    """Returns matplotlib.pyplot on a backend that needs no screen."""
+    _load("matplotlib", "matplotlib", "a plot").use("Agg")
+    return _load("matplotlib.pyplot", "matplotlib", "a plot")

@@ -1,0 +1,79 @@
+"""What a figure is worth: under which adjacency, for which sampling, and in which direction it may be wrong."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from galton.errors import InvalidArgument
+
+
+class Standing(enum.Enum):
+    """How sure a figure is, from the surest to what must never be relied on."""
+
+    EXACT = "exact"
+    """Closed form or numerical integration; what rounding there is goes towards more noise."""
+    UPPER_BOUND = "upper bound"
+    """The truth needs at most this much noise: a guarantee with certainty."""
+    CERTIFIED = "certified"
+    """A guarantee except with a stated probability over the random numbers of the analysis."""
+    ESTIMATE = "estimate"
+    """Near the truth, on either side of it: no guarantee."""
+    LOWER_BOUND = "lower bound"
+    """The truth needs at least this much noise: NOT a guarantee, only a limit to hopes."""
+
+
+GUARANTEES = (Standing.EXACT, Standing.UPPER_BOUND, Standing.CERTIFIED)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The small print of one figure.
+
+    Attributes:
+      adjacency: which data sets are neighbours.
+      sampling: how batches must be made for the figure to hold.
+      standing: exact, upper bound, certified, estimate or lower bound.
+      source: where the figure comes from.
+      failure_probability: of a certified figure, over the random numbers of the analysis; 0 otherwise.
+
+    >>> print(Statement("add-or-remove", "Poisson", Standing.UPPER_BOUND, "PLD"))
+    upper bound (PLD), add-or-remove adjacency, Poisson
+    """
+
+    adjacency: str
+    sampling: str
+    standing: Standing
+    source: str
+    failure_probability: float = 0.0
+
+    def __post_init__(self) -> None:
+        certified = self.standing is Standing.CERTIFIED
+        if certified != (0 < self.failure_probability < 1):
+            raise InvalidArgument(
+                "failure_probability", self.failure_probability, "must be in (0, 1) if certified, and 0 otherwise"
+            )
+
+    @property
+    def is_guarantee(self) -> bool:
+        """Whether a run with this figure's noise is private as claimed."""
+        return self.standing in GUARANTEES
+
+    def __str__(self) -> str:
+        words = self.standing.value
+        if self.standing is Standing.CERTIFIED:
+            words += f" except with probability {self.failure_probability:.2g}"
+        if self.standing is Standing.LOWER_BOUND:
+            words += ", NOT a guarantee"
+        return f"{words} ({self.source}), {self.adjacency} adjacency, {self.sampling}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary."""
+        return asdict(self) | {"standing": self.standing.value, "is_guarantee": self.is_guarantee}
+
+
+def statement_from_json(value: dict[str, Any]) -> Statement:
+    """Rebuilds a statement from `Statement.to_json()`."""
+    fields = {name: value[name] for name in ("adjacency", "sampling", "source", "failure_probability")}
+    return Statement(standing=Standing(value["standing"]), **fields)

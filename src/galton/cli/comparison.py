@@ -1,0 +1,82 @@
+"""The command compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from galton.cli import app, options, show
+
+
+@app.command()
+def compare(
+    bins: options.Bins,
+    epochs: options.Epochs,
+    epsilon: Annotated[str, typer.Option(help="One epsilon, or several separated by commas.")],
+    delta: options.Delta,
+    mechanisms: Annotated[
+        str | None, typer.Option(help="Names separated by commas, or all [all but the slow ones]; --list shows them.")
+    ] = None,
+    baseline: Annotated[str, typer.Option(help="Mechanism that errors are relative to.")] = "bandmf-cyclic-poisson",
+    workload: options.WorkloadName = "prefix",
+    plot: Annotated[Path | None, typer.Option(help="Draw errors against epsilon (.png, .pdf, .svg).")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache holds.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """All mechanisms side by side: error, noise, cost, and what each figure is worth. A repeat is instant."""
+    from galton.baselines import DEFAULT, MECHANISMS, plot_comparison
+    from galton.baselines import compare as run
+    from galton.cache import default_cache
+    from galton.plots import check_plot_path
+    from galton.workloads import parse_workload
+
+    if plot is not None:
+        check_plot_path(plot)
+    names = None if mechanisms is None else list(MECHANISMS) if mechanisms == "all" else mechanisms.split(",")
+    matrix = None if workload == "prefix" else parse_workload(workload, options.total_rounds(bins, epochs, None))
+    levels = options.numbers("epsilon", epsilon)
+    with show.progress_bar() as progress:
+        found = run(
+            bins,
+            epochs,
+            levels,
+            delta,
+            names,
+            matrix,
+            baseline,
+            default_cache().emptied() if fresh else None,
+            lambda what, done, total: progress(f"comparing | {what}", done, total),
+        )
+    if plot is not None:
+        plot_comparison(found, plot)
+    if as_json:
+        return show.print_json(found.to_json() | {"plot": str(plot) if plot else None})
+    header = ("mechanism", *(f"eps {one:g}" for one in found.epsilons), "bands", "buffers", "mults", "figure is")
+    rows = []
+    for name in found.mechanisms:
+        own = [found.row(name, one) for one in found.epsilons]
+        first = next(row for row in own if row is not None)
+        bands = {str(row.bands) for row in own if row is not None and row.bands is not None}
+        rows.append(
+            (
+                name,
+                *(f"{row.rmse:.4g}" if row is not None else "-" for row in own),
+                "-".join(sorted(bands, key=int))
+                if len(bands) <= 1
+                else f"{min(bands, key=int)}..{max(bands, key=int)}",
+                str(max(row.memory for row in own if row is not None)),
+                str(max(row.operations for row in own if row is not None)),
+                first.statement.standing.value + ("" if first.statement.is_guarantee else ", NOT a guarantee"),
+            )
+        )
+    words = f"{found.workload} root-mean-square error, {epochs} epochs of {bins} batches, delta {delta:g}"
+    show.print_grid(words, header, rows)
+    notes = [(one, f"left out: {reason}") for one, reason in found.skipped.items()] + [
+        ("slow ones", "not computed: " + ", ".join(name for name in MECHANISMS if name not in DEFAULT))
+        for _ in range(mechanisms is None)
+    ]
+    notes.append(("columns", "buffers: model copies the noise keeps; mults: multiplications a parameter and round"))
+    notes.append(("time", f"{found.seconds:.1f} s"))
+    return show.print_table("", notes)

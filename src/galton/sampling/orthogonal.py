@@ -1,0 +1,64 @@
+"""Pairs with orthogonal modes of one length: C = I, in any number of epochs (docs/mechanisms.md).
+
+Their Gram matrix is d I. A pair built from a strategy has off-diagonal entries at rounding level, since `pair` only
+rounds upwards; they are part of the slack here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from galton.errors import InvalidArgument
+from galton.pair import Direction, Pair
+from galton.sampling.base import Slack
+from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
+from galton.sampling.slack import loss_slack
+
+_TOLERANCE = 1e-9
+"""Off-diagonal entries, and differences on the diagonal, up to this share of the diagonal count as rounding."""
+
+_COMMON = 10.0
+"""A standard normal is beyond this with probability below 2e-23."""
+COMMON_LOST = 2e-23
+
+
+@dataclass(frozen=True)
+class Orthogonal:
+    """`modes` orthogonal modes with G = energy * I, never below the pair's Gram matrix up to the `common` shift.
+
+    With c the largest off-diagonal entry, G' = energy I + c 1 1^T is nowhere below the pair's matrix, so that delta
+    does not fall (Kahane). Under G' every A_k is that of energy * I plus sqrt(c) w + c/2 or - c/2, w one standard
+    normal: the loss moves by at most `common`, except with probability COMMON_LOST.
+    """
+
+    modes: int
+    energy: float
+    common: float
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of every A_k."""
+        return math.sqrt(self.energy)
+
+    def slack(self, moved: float) -> Slack:
+        """Returns the slack of a sampler whose normals reach `moved`, drawn in float64 by inversion."""
+        one = loss_slack(self.modes, self.energy, 1.5 * self.energy, 0.0, "float64", moved)
+        return Slack(one.epsilon + DEPTH_ERROR * self.spread + self.common, one.lost + 2 * DEPTH_LOST)
+
+
+def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:
+    """Returns the modes, refusing a pair that this sampler is not for."""
+    if direction is Direction.REPLACE:
+        raise InvalidArgument("sampler", sampler, "is for add-or-remove adjacency; take auto, plain or tilted")
+    gram = pair.gram
+    diagonal = gram.diagonal()
+    largest = float(diagonal.max())
+    beside = float((gram - np.diag(diagonal)).max())
+    if beside > _TOLERANCE * largest or float(diagonal.min()) < (1 - _TOLERANCE) * largest:
+        raise InvalidArgument(
+            "sampler", sampler, "needs orthogonal modes of one length (C = I, whole epochs); take auto, plain or tilted"
+        )
+    return Orthogonal(pair.modes, largest * (1 + 1e-15), _COMMON * math.sqrt(beside) + beside)
