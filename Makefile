@@ -22,7 +22,7 @@ lint: $(STAMP)
 
 benchmarks: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[benchmarks]"
-	for name in certificates sampling many_bins agreement report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in certificates sampling many_bins agreement optimize noise report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
