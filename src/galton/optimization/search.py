@@ -19,6 +19,8 @@ from galton.optimization.problem import NotFinite, Problem
 PATIENCE = 5
 """A descent ends when this many iterations together gained less than `TOLERANCE`."""
 TOLERANCE = 2e-4
+_UNIT = 0.1
+"""Parameters are measured in this unit, so that the first step of a descent, a multiple of the gradient, is short."""
 _APPROACHES = 20
 _ATTEMPTS = 4
 """How often draws are made anew, twice as many each time, if they have no solution where they were made."""
@@ -145,6 +147,10 @@ def descend(
             best, best_value = parameters.copy(), value
         return value, gradient
 
+    def scaled(steps: FloatArray) -> tuple[float, FloatArray]:
+        value, gradient = safe(start + _UNIT * steps)
+        return value, _UNIT * gradient
+
     def after(intermediate_result: OptimizeResult) -> None:
         values.append(float(intermediate_result.fun))
         report(values[-1])
@@ -153,8 +159,8 @@ def descend(
 
     try:
         minimize(
-            safe,
-            start,
+            scaled,
+            np.zeros_like(start),
             jac=True,
             method="L-BFGS-B",
             callback=after,
