@@ -171,7 +171,11 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
         "--samples",
         "100000000",
     ]
-    code = "import sys; from galton import cli; sys.argv = ['galton', *sys.argv[1:]]; cli.main()"
+    # A shell that runs the tests in the background has children ignore Ctrl-C: undo that first.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from galton import cli; "
+        "sys.argv = ['galton', *sys.argv[1:]]; cli.main()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code, *words],
         stderr=subprocess.PIPE,
@@ -180,7 +184,10 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     )
     time.sleep(8)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert err == "galton: interrupted\n"
 

@@ -305,16 +305,16 @@ def user_objective(matrix: jax.Array, sigma: jax.Array) -> jax.Array:
 
 GRADIENTS = [
     *((family, "prefix", "rmse", 11) for family in FAMILIES if not family.endswith(":1")),  # blt:1, banded:1: slow
-    ("toeplitz", "momentum", "rmse", 11),
+    pytest.param("toeplitz", "momentum", "rmse", 11, marks=SLOW),
     ("toeplitz", "momentum+cooldown", "rmse", 11),
     ("toeplitz:3+scale", "matrix", "rmse", 11),
     ("blt:2+scale", "momentum+cooldown", "rmse", 11),
-    ("banded:4", "momentum+cooldown", "rmse", 11),
-    ("banded:4", "matrix", "rmse", 11),
-    ("blt:2", "prefix", "max", 12),
+    pytest.param("banded:4", "momentum+cooldown", "rmse", 11, marks=SLOW),
+    pytest.param("banded:4", "matrix", "rmse", 11, marks=SLOW),
+    pytest.param("blt:2", "prefix", "max", 12, marks=SLOW),
     ("dense", "prefix", "max", 12),
     ("blt:2", "prefix", "user", 12),
-    ("toeplitz:3+scale", "prefix", "user", 12),
+    pytest.param("toeplitz:3+scale", "prefix", "user", 12, marks=SLOW),
     *(
         pytest.param(family, workload, objective, 11, marks=SLOW)
         for family in (
@@ -610,7 +610,7 @@ def test_ctrl_c_returns_the_best_so_far(method: str) -> None:
     assert stopped.rmse < stopped.unamplified["rmse"]
 
 
-@pytest.mark.parametrize("at", [1, 3, 4])
+@pytest.mark.parametrize("at", [1, pytest.param(3, marks=SLOW), pytest.param(4, marks=SLOW)])
 def test_ctrl_c_while_judging_returns_the_best_so_far(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judgement 1 is of a start, 3 of the first point of the search, 4 of what the first descent found."""
     from galton.optimization import amplified, search
@@ -631,6 +631,7 @@ def test_ctrl_c_while_judging_returns_the_best_so_far(at: int, monkeypatch: pyte
     assert stopped.rmse > 0
 
 
+@pytest.mark.slow
 def test_the_papers_method_improves() -> None:
     """At delta = 0.01 plain samples see something; 20 steps, judged by the accountant."""
     first = square_root(ROUNDS)
@@ -652,6 +653,7 @@ def test_the_papers_method_improves() -> None:
     assert found.rmse < noise * first.sensitivity(BINS) * first.rmse() * (1 - NOISE)
 
 
+@pytest.mark.slow
 def test_a_function_of_ones_own_gives_the_same_as_its_name(found: Any) -> None:
     prefix = np.tril(np.ones((ROUNDS, ROUNDS)))
 
@@ -674,6 +676,7 @@ def test_the_largest_error_is_smaller_when_that_is_asked_for() -> None:
     assert most.rmse > mean.rmse
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ["replace", pytest.param("remove", marks=SLOW), pytest.param("add", marks=SLOW)])
 def test_every_adjacency(adjacency: str, found: Any) -> None:
     options = Options(seed=1, adjacency=adjacency)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -100,7 +99,6 @@ class MatrixWorkload(Workload):
         return self.entries @ values
 
 
-@lru_cache(maxsize=64)
 def prefix_sums(rounds: int) -> Training:
     """The default workload: A[t, s] = 1 for s <= t."""
     return Training(rounds)

@@ -53,7 +53,7 @@ def compare(
         plot_comparison(found, plot)
     if as_json:
         return show.print_json(found.to_json() | {"plot": str(plot) if plot else None})
-    header = ("mechanism", *(f"eps {one:g}" for one in found.epsilons), "bands", "buffers", "mults", "figure is")
+    header = ("mechanism", *(f"eps {one:g}" for one in found.epsilons), "bands", "buffers", "mults", "figure")
     rows = []
     for name in found.mechanisms:
         own = [found.row(name, one) for one in found.epsilons]
@@ -68,7 +68,7 @@ def compare(
                 else f"{min(bands, key=int)}..{max(bands, key=int)}",
                 str(max(row.memory for row in own if row is not None)),
                 str(max(row.operations for row in own if row is not None)),
-                first.statement.standing.value + ("" if first.statement.is_guarantee else ", NOT a guarantee"),
+                first.statement.standing.value + ("" if first.statement.is_guarantee else ": NOT a guarantee"),
             )
         )
     words = f"{found.workload} root-mean-square error, {epochs} epochs of {bins} batches, delta {delta:g}"

@@ -92,7 +92,7 @@ def optimize(
         options.warn("interrupted: this is the best strategy so far, calibrated like any other")
     if as_json:
         files = {"output": str(output) if output else None, "plot": str(plot) if plot else None}
-        return show.print_json(found.to_json() | {"workload": workload, "objective": objective} | files)
+        return show.print_json(found.to_json() | {"workload": workload, "objective_name": objective} | files)
     other = found.unamplified
     check = found.calibration.check
     rows = [
@@ -157,7 +157,7 @@ def _classical(
         "bins": bins,
         "rounds": rounds,
         "workload": workload,
-        "objective": objective,
+        "objective_name": objective,
         "output": str(output) if output else None,
         "seconds": time.perf_counter() - begun,
     }

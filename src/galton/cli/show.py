@@ -61,8 +61,8 @@ def print_grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]])
     from rich.text import Text
 
     table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE, pad_edge=False)
-    for name in header:
-        table.add_column(name, justify="right")
+    for index, name in enumerate(header):
+        table.add_column(name, justify="right" if index else "left", no_wrap=not index)
     for row in rows:
         table.add_row(*map(Text, row))
     _print(table)

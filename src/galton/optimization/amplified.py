@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -43,6 +44,7 @@ class Optimized:
       noise_multiplier: sensitivity-1 multiplier, calibrated with the certified accountant on fresh samples.
       rmse: root-mean-square error on the workload with that noise, clip norm 1.
       max_error: the largest error of a round.
+      objective: what was minimised, with that noise: one of the two, or the value of the user's own function.
       calibration: the evidence for the multiplier.
       unamplified: the classical optimum on the same footing: Toeplitz C optimised without amplification, its exact
         multiplier and rmse without amplification, and an estimate of its rmse with balls-in-bins.
@@ -56,6 +58,7 @@ class Optimized:
     sigma: float
     rmse: float
     max_error: float
+    objective: float
     epsilon: float
     delta: float
     bins: int
@@ -143,7 +146,7 @@ def optimize(
     if start is not None:
         _check_start(start, rounds)
     merge = groups_for(bins)  # refuses what cannot be calibrated, before the work begins
-    target_workload = prefix_sums(rounds) if workload is None else workload
+    target_workload = _prefix_sums(rounds) if workload is None else workload
     seed = options.fresh_seed()
     target = Target(epsilon, delta / tau, replace(options, progress=None), estimator, samples, seed)
     history = History(watch)
@@ -161,13 +164,20 @@ def optimize(
     calibration = calibrate(pair, epsilon, delta, replace(options, seed=None if options.seed is None else seed), tau)
     sigma = calibration.noise_multiplier * strategy.sensitivity(bins)
     errors = strategy.row_errors(target_workload)
+    rmse, largest = sigma * float((errors**2).mean() ** 0.5), sigma * float(errors.max())
+    if callable(objective):
+        with wide_jax():
+            reached = float(objective(jnp.asarray(strategy.matrix()), jnp.asarray(sigma)))
+    else:
+        reached = rmse if objective == "rmse" else largest
     return Optimized(
         family=parsed.name,
         strategy=strategy,
         noise_multiplier=calibration.noise_multiplier,
         sigma=sigma,
-        rmse=sigma * float((errors**2).mean() ** 0.5),
-        max_error=sigma * float(errors.max()),
+        rmse=rmse,
+        max_error=largest,
+        objective=reached,
         epsilon=float(epsilon),
         delta=float(delta),
         bins=bins,
@@ -182,6 +192,12 @@ def optimize(
         interrupted=interrupted,
         seconds=time.perf_counter() - begun,
     )
+
+
+@lru_cache(maxsize=8)
+def _prefix_sums(rounds: int) -> Workload:
+    """The same object for the same rounds, so that problems are found again."""
+    return prefix_sums(rounds)
 
 
 @dataclass
@@ -244,6 +260,12 @@ def _check_finite(family: Family, run: Run) -> None:
     if not callable(run.objective):
         return
     matrix = jnp.asarray(square_root(family.rounds).matrix())
+    try:
+        jax.eval_shape(run.objective, matrix, jnp.asarray(1.0))
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+        raise InvalidArgument("objective", run.objective, "must be written in JAX (jax.numpy), not NumPy") from None
+    except TypeError:  # what is not an array has no shape: said below
+        pass
     value = run.objective(matrix, jnp.asarray(1.0))
     if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int):
         raise InvalidArgument("objective", value, "must return a number for (C, sigma)")

@@ -37,7 +37,7 @@ def plot_optimization(found: Optimized, path: str | Path) -> None:
             color="black",
             label=f"{stage}, training value",
         )
-    axes[0].axhline(found.rmse, color="0.5", linewidth=1, label="result, fresh samples")
+    axes[0].axhline(found.objective, color="0.5", linewidth=1, label="result, fresh samples")
     axes[0].set(xlabel="iteration", ylabel="error", title=f"{found.family}, epsilon {found.epsilon:g}")
     axes[0].legend(fontsize=8)
     first = found.strategy.columns(0, 1)[:, 0]

@@ -100,12 +100,13 @@ def design(
         log_sigma += step
         if abs(step) < 0.03:
             break
-    for attempt in range(_ATTEMPTS):
+    attempts = _ATTEMPTS if target.estimator == "mixture" else 1
+    for attempt in range(attempts):
         level = draws(log_sigma, f"{purpose} {attempt}", samples << attempt, target.estimator)
         try:
             level(gram)
         except OutsideDesign:
-            if attempt == _ATTEMPTS - 1:
+            if attempt == attempts - 1:
                 raise
         else:
             break
