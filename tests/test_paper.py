@@ -36,5 +36,5 @@ def test_bands_are_the_published_ones_or_as_good(tmp_path: Path) -> None:
 def test_a_result_is_written_as_csv_and_text(tmp_path: Path) -> None:
     result = Result("name", "A title", ("a", "b"), ({"a": 1, "b": None}, {"a": 0.1, "b": "x"}), "What it shows.")
     table, text = write_result(result, tmp_path / "new")
-    assert list(csv.DictReader(table.open())) == [{"a": "1", "b": ""}, {"a": "0.1", "b": "x"}]
+    assert list(csv.DictReader(table.read_text().splitlines())) == [{"a": "1", "b": ""}, {"a": "0.1", "b": "x"}]
     assert text.read_text() == "A title\n\nWhat it shows.\n"
