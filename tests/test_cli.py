@@ -440,7 +440,12 @@ def test_compare_prints_every_row_and_is_instant_the_second_time(
     again = read(galton(*arguments, "--json"))
     assert again["rows"] == first["rows"]
     assert again["seconds"] < first["seconds"]
-    assert "NOT a guarantee" in galton(*arguments).out
+    table = galton(*arguments).out
+    assert "NOT a guarantee" in table
+    assert "(1.00)" in table  # the baseline relative to itself
+    lone = read(galton(*COMPARED, "--mechanisms", "dpsgd-unamplified", "--baseline", "dpsgd-poisson", "--json"))
+    assert lone["rows"][0]["relative_rmse"] == pytest.approx(first["rows"][0]["rmse"] / first["rows"][2]["rmse"])
+    assert "dpsgd-shuffling" in galton("compare", "--list").out
     fresh = read(galton(*arguments, "--json", "--fresh"))
     assert fresh["rows"][0]["seconds"] != first["rows"][0]["seconds"]
 

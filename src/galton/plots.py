@@ -6,9 +6,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from galton.errors import InvalidArgument, InvalidFile
+from galton.errors import GaltonError, InvalidArgument, InvalidFile
 
 FORMATS = (".png", ".pdf", ".svg")
+
+
+def pyplot() -> Any:
+    """Returns matplotlib.pyplot, drawing to files only."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise GaltonError("plot: needs matplotlib: pip install 'galton[plot]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as loaded
+
+    return loaded
 
 
 def check_plot_path(path: str | Path) -> Path:

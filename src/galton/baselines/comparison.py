@@ -93,17 +93,16 @@ def compare(
       delta: the guarantee's delta.
       mechanisms: names (`registry.MECHANISMS`); default all but the slow ones, and of these the ones that can run.
       workload: what the error is of; default prefix sums.
-      baseline: mechanism that errors are relative to; computed too if it is among `mechanisms`.
+      baseline: mechanism that errors are relative to; computed too if it is not among `mechanisms`.
       cache: where rows are kept; default the user's.
       progress: called as progress(what, done, total).
     """
     start = time.perf_counter()
     levels = _levels(epsilons)
-    names = DEFAULT if mechanisms is None else tuple(dict.fromkeys(mechanisms))
+    names = DEFAULT if mechanisms is None else tuple(mechanisms)
     if not names:
         raise InvalidArgument("mechanisms", [], "must name at least one mechanism")
-    chosen = [find_mechanism(name) for name in names]
-    find_mechanism(baseline)
+    chosen = [find_mechanism(name) for name in dict.fromkeys((*names, baseline))]
     kept = cache or default_cache()
     described = _described(workload)
     rows: list[Row] = []

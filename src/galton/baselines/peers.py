@@ -45,9 +45,3 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
-
-
-def pyplot() -> Any:
-    """Returns matplotlib.pyplot on a backend that needs no screen."""
-    _load("matplotlib", "matplotlib", "a plot").use("Agg")
-    return _load("matplotlib.pyplot", "matplotlib", "a plot")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from galton.baselines.comparison import Comparison
-from galton.baselines.peers import pyplot
 from galton.baselines.statement import Standing
+from galton.plots import pyplot, save
 
 _MARKERS = "osD^v<>pPX*hd8H1234+x"
 _LINES = ("-", "--", "-.", ":")
@@ -44,6 +44,5 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     target = Path(path)
-    figure.savefig(target, dpi=120)
-    plt.close(figure)
+    save(figure, target)
     return target

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from galton.cli import app, options, show
 
+if TYPE_CHECKING:
+    from galton.baselines import Comparison, Row
+
 
 @app.command()
 def compare(
-    bins: options.Bins,
-    epochs: options.Epochs,
-    epsilon: Annotated[str, typer.Option(help="One epsilon, or several separated by commas.")],
-    delta: options.Delta,
+    bins: options.Bins = 0,
+    epochs: options.Epochs = 0,
+    epsilon: Annotated[str, typer.Option(help="One epsilon, or several separated by commas.")] = "",
+    delta: options.Delta = 0.0,
+    list_: Annotated[bool, typer.Option("--list", help="Name all mechanisms and their standing.")] = False,
     mechanisms: Annotated[
         str | None, typer.Option(help="Names separated by commas, or all [all but the slow ones]; --list shows them.")
     ] = None,
@@ -32,6 +36,15 @@ def compare(
     from galton.plots import check_plot_path
     from galton.workloads import parse_workload
 
+    if list_:
+        if as_json:
+            return show.print_json({"mechanisms": {one.name: one.description for one in MECHANISMS.values()}})
+        slow = {True: "; slow, on request", False: ""}
+        lines = [
+            (one.name, f"{one.description}: {one.statement.standing.value}{slow[one.slow]}")
+            for one in MECHANISMS.values()
+        ]
+        return show.print_table("mechanisms", lines)
     if plot is not None:
         check_plot_path(plot)
     names = None if mechanisms is None else list(MECHANISMS) if mechanisms == "all" else mechanisms.split(",")
@@ -62,7 +75,7 @@ def compare(
         rows.append(
             (
                 name,
-                *(f"{row.rmse:.4g}" if row is not None else "-" for row in own),
+                *(_cell(found, row) for row in own),
                 "-".join(sorted(bands, key=int))
                 if len(bands) <= 1
                 else f"{min(bands, key=int)}..{max(bands, key=int)}",
@@ -77,6 +90,15 @@ def compare(
         ("slow ones", "not computed: " + ", ".join(name for name in MECHANISMS if name not in DEFAULT))
         for _ in range(mechanisms is None)
     ]
+    notes.append(("errors", f"in brackets relative to {found.baseline}"))
     notes.append(("columns", "buffers: model copies the noise keeps; mults: multiplications a parameter and round"))
     notes.append(("time", f"{found.seconds:.1f} s"))
     return show.print_table("", notes)
+
+
+def _cell(found: Comparison, row: Row | None) -> str:
+    """The error, and in brackets relative to the baseline."""
+    if row is None:
+        return "-"
+    relative = found.relative(row)
+    return f"{row.rmse:.4g}" + ("" if relative is None else f" ({relative:.2f})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from galton.errors import GaltonError
+from galton.plots import pyplot, save
 from galton.strategies import Scaled
 
 if TYPE_CHECKING:
@@ -16,17 +16,9 @@ if TYPE_CHECKING:
 
 def plot_optimization(found: Optimized, path: str | Path) -> None:
     """Draws the objective by iteration, the coefficients and, for a scaled family, the weights; writes to `path`."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise GaltonError("plot: needs matplotlib: pip install 'galton[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    from galton.plots import save
-
+    plt = pyplot()
     scaled = isinstance(found.strategy, Scaled)
-    figure, axes = pyplot.subplots(1, 3 if scaled else 2, figsize=(12 if scaled else 8.5, 3.4), layout="constrained")
+    figure, axes = plt.subplots(1, 3 if scaled else 2, figsize=(12 if scaled else 8.5, 3.4), layout="constrained")
     stages = list(dict.fromkeys(str(row["stage"]) for row in found.history))
     for stage, style in zip(stages, ("-", "--", "-.", ":") * len(stages), strict=False):
         rows = [row for row in found.history if row["stage"] == stage]
