@@ -418,18 +418,18 @@ def test_the_chosen_bands_have_the_least_error() -> None:
 def test_errors_are_of_the_workload_asked_for_and_cached_apart(own_cache: Path) -> None:
     names = ("dpsgd-unamplified",)
     noise = 1 / gaussian_mu(1.0, 1e-5)
-    plain = compare(4, 2, (1.0,), 1e-5, names)
-    same = compare(4, 2, (1.0,), 1e-5, names, workload=prefix_sums(8))
+    plain = compare(4, 2, (1.0,), 1e-5, names, baseline=names[0])
+    same = compare(4, 2, (1.0,), 1e-5, names, baseline=names[0], workload=prefix_sums(8))
     assert len(list(own_cache.iterdir())) == 1
     assert plain.rows == same.rows
     assert plain.rows[0].rmse == pytest.approx(noise * math.sqrt(2) * math.sqrt(4.5), rel=1e-6)
-    other = compare(4, 2, (1.0,), 1e-5, names, workload=momentum(8, 0.9))
-    matrix = compare(4, 2, (1.0,), 1e-5, names, workload=MatrixWorkload(np.eye(8)))
+    other = compare(4, 2, (1.0,), 1e-5, names, baseline=names[0], workload=momentum(8, 0.9))
+    matrix = compare(4, 2, (1.0,), 1e-5, names, baseline=names[0], workload=MatrixWorkload(np.eye(8)))
     assert other.workload == "momentum:0.9"
     assert other.rows[0].rmse > plain.rows[0].rmse
     assert matrix.rows[0].rmse == pytest.approx(noise * math.sqrt(2), rel=1e-6)
     assert len(list(own_cache.iterdir())) == 3
-    assert plain.relative(plain.rows[0]) is None
+    assert plain.relative(plain.rows[0]) == 1.0
 
 
 def test_missing_packages_leave_rows_out_unless_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
