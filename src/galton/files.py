@@ -20,13 +20,22 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def pretty(value: Any) -> str:
+    """Returns JSON text for people, with the keys in their own order."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
 def digest(value: Any) -> str:
     """Returns the SHA-256 of the canonical JSON text."""
     return "sha256:" + hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes to a temporary file beside `path`, then renames: a failure leaves the old file as it was."""
+def write_text(path: Path, text: str, secret: bool = False) -> None:
+    """Writes to a temporary file beside `path`, then renames: a failure leaves the old file as it was.
+
+    Args:
+      secret: readable by its owner only.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".galton-")
@@ -35,7 +44,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, 0o600 if secret else 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)

@@ -35,7 +35,10 @@ ADJACENCIES: dict[str, tuple[Direction, ...]] = {
     "add": (Direction.NOISE_FIRST,),
     "remove": (Direction.MIXTURE_FIRST,),
     "replace": (Direction.REPLACE,),
+    "zero-out": (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST),
 }
+"""Zero-out: an example is exchanged for one that contributes nothing, in the same place. The divergences are those of
+add-or-remove; numbers and sizes are the same on both sides, so that truncation and fixed batch sizes are covered."""
 
 
 def directions(adjacency: str) -> tuple[Direction, ...]:

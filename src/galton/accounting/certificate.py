@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import platform
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from galton.accounting.options import SEQUENCE, Options, derived_seed
 from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
 from galton.errors import InvalidArgument, positive, probability
 from galton.pair import Direction, Pair
+from galton.provenance import now, versions
 from galton.sampling import choose_sampler, draws
 
 FAILURE_SHARE = 1.5e-3
@@ -200,13 +198,8 @@ def certify(
         seed_chosen_by_user=options.seed is not None,
         by_direction=tuple(verdicts),
         statement=_statement(accepted, epsilon, delta, total, spent.attempts, options),
-        versions={
-            "galton": version("galton"),
-            "jax": version("jax"),
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+        created=now(),
         seconds=time.perf_counter() - start,
     )
 

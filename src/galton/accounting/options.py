@@ -22,7 +22,7 @@ class Options:
     """How to sample.
 
     Attributes:
-      adjacency: add-or-remove, add, remove or replace.
+      adjacency: add-or-remove, add, remove, replace or zero-out.
       sampler: auto, plain or tilted.
       bound: `sequence` (a confidence sequence: the run stops by itself once the interval is narrow enough), or a
         fixed-sample bound, kl, one-sided or bernstein, which takes exactly `samples`.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from galton import files
 from galton.batching.words import Words
 from galton.errors import InvalidArgument, choice, count
+from galton.pair import ADJACENCIES
 
 IndexArray = NDArray[np.int32]
 
@@ -86,6 +87,12 @@ class Scheme(ABC):
         if accountant not in self.covered_by:
             right = ", ".join(self.covered_by) or "none that galton has"
             raise InvalidArgument("accountant", accountant, f"does not cover {self.kind} batches; covered by: {right}")
+
+    def check_adjacency(self, adjacency: str) -> None:
+        """Refuses an adjacency for which no analysis holds: sizes that are fixed do not survive adding an example."""
+        choice("adjacency", adjacency, tuple(ADJACENCIES))
+        if self.inclusion is None and adjacency not in ("replace", "zero-out"):
+            raise InvalidArgument("adjacency", adjacency, f"must be zero-out or replace for {self.kind} batches")
 
     @property
     def digest(self) -> str:

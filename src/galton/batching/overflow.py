@@ -26,8 +26,8 @@ import numpy as np
 
 from galton.batching.base import Scheme
 from galton.errors import InvalidArgument, choice, count, non_negative, probability
+from galton.pair import ADJACENCIES
 
-ADJACENCIES = ("add-or-remove", "add", "remove", "replace")
 ROUNDING = 1 + 1e-9
 """Upper bounds are raised by this factor, far above the error of the incomplete beta function."""
 
@@ -55,7 +55,7 @@ class Truncation:
     def delta(self, epsilon: float, adjacency: str = "add-or-remove") -> float:
         """Returns what has to be added to delta at this epsilon because of truncation."""
         epsilon = non_negative("epsilon", epsilon)
-        if choice("adjacency", adjacency, ADJACENCIES) == "replace":
+        if choice("adjacency", adjacency, tuple(ADJACENCIES)) in ("replace", "zero-out"):
             return 0.0
         if adjacency == "remove":
             return min(1.0, self.displacement)

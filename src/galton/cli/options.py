@@ -26,7 +26,7 @@ Rounds = Annotated[int | None, typer.Option(help="Rounds of the run, if the last
 Multiplier = Annotated[float, typer.Option("--noise-multiplier", "-s", help="Noise multiplier, C at sensitivity 1.")]
 Epsilon = Annotated[float, typer.Option(help="epsilon.")]
 Delta = Annotated[float, typer.Option(help="delta.")]
-Adjacency = Annotated[str, typer.Option(help="add-or-remove, add, remove or replace.")]
+Adjacency = Annotated[str, typer.Option(help="add-or-remove, add, remove, replace or zero-out.")]
 SamplerName = Annotated[
     str, typer.Option("--sampler", help="auto, plain, tilted; for C = I also maximum, order-statistics.")
 ]

@@ -1,0 +1,136 @@
+"""The commands plan and verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from galton.cli import app, options, show
+
+if TYPE_CHECKING:
+    from galton.plan import Plan
+
+REJECTED = 3
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a plan.")]
+
+
+@app.command()
+def plan(
+    examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples in the data set.")],
+    batch_size: Annotated[float, typer.Option("--batch-size", help="Expected size of a batch.")],
+    epochs: options.Epochs,
+    epsilon: options.Epsilon,
+    delta: options.Delta,
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the plan.")],
+    strategy: Annotated[
+        str,
+        typer.Option(
+            help="blt:D, toeplitz, toeplitz:W (each also +scale), banded:W, dense: optimised; bandmf: best number of "
+            "bands; best: compares several; or a SPEC (identity, sqrt:W, bandmf:W, tree, a file) [blt:4+scale]."
+        ),
+    ] = "",
+    batching: Annotated[
+        str,
+        typer.Option(
+            help="balls-in-bins, balls-in-bins-streaming, poisson, cyclic-poisson, shuffle-once or fixed-order."
+        ),
+    ] = "balls-in-bins",
+    accountant: Annotated[
+        str, typer.Option(help="Analysis, if not the one made for the batching: unamplified, mmcc, allocation.")
+    ] = "",
+    clip_norm: Annotated[float, typer.Option(help="l2 norm that every example's gradient is clipped to.")] = 1.0,
+    physical: Annotated[
+        int | None, typer.Option(help="Places of a batch, larger ones are truncated [truncation below 1e-12].")
+    ] = None,
+    workload: options.WorkloadName = "prefix",
+    adjacency: options.Adjacency = "add-or-remove",
+    seed: options.Seed = None,
+    workers: options.Workers = 2,
+    as_json: options.AsJson = False,
+) -> None:
+    """Choose a strategy, calibrate the noise, certify the guarantee; write it all to one folder."""
+    from galton.plan import make_plan, save_plan
+    from galton.plan.folder import check_free
+
+    check_free(output)
+    with show.progress_bar() as progress:
+        made = make_plan(
+            examples=examples,
+            batch_size=batch_size,
+            epochs=epochs,
+            epsilon=epsilon,
+            delta=delta,
+            strategy=strategy,
+            batching=batching,
+            accountant=accountant,
+            clip_norm=clip_norm,
+            physical=physical,
+            workload=workload,
+            options=options.sampling(progress, adjacency=adjacency, seed=seed, workers=workers),
+        )
+    save_plan(made, output)
+    if as_json:
+        return show.print_json(_summary(made, output))
+    return show.print_table("plan", _rows(made, output))
+
+
+@app.command()
+def verify(
+    folder: Folder,
+    seed: options.Seed = None,
+    workers: options.Workers = 2,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check a plan: that no byte was changed, and that fresh samples prove its guarantee again. Exit code 3 if not."""
+    from galton.plan import load_plan, verify_plan
+
+    made = load_plan(folder)
+    with show.progress_bar() as progress:
+        how = options.sampling(progress, adjacency=made.adjacency, seed=seed, workers=workers)
+        found = verify_plan(made, how)
+    if as_json:
+        show.print_json(found.to_json() | {"path": str(folder)})
+    else:
+        rows = [
+            ("integrity", f"every byte is as written, {made.digest[:15]}"),
+            ("guarantee", made.statement),
+            ("second look", found.words),
+            ("verdict", "ACCEPTED" if found.accepted else "REJECTED"),
+            ("time", f"{found.seconds:.1f} s"),
+        ]
+        show.print_table(f"plan {folder}", rows)
+    if not found.accepted:
+        raise typer.Exit(REJECTED)
+
+
+def _summary(made: Plan, folder: Path) -> dict[str, object]:
+    body = made.to_json()
+    return {
+        "path": str(folder),
+        "plan": made.digest,
+        "guarantee": body["guarantee"],
+        "strategy": body["strategy"],
+        "batching": body["batching"],
+        "noise_multiplier": made.noise_multiplier,
+        "stddev": made.stddev,
+        "rmse": made.rmse,
+        "alternatives": body["error"]["alternatives"],
+        "certificate": body["evidence"],
+    }
+
+
+def _rows(made: Plan, folder: Path) -> list[tuple[str, str]]:
+    size = f"{made.nominal_size:g} examples each, {made.physical} places"
+    rows = [
+        ("guarantee", made.statement),
+        ("if batches leak", made.leak_statement),
+        ("batches", f"{made.scheme.kind}: {made.epochs} epochs of {made.bins}, {size}"),
+        ("truncation", f"probability {made.truncation.probability:.2g} in the whole run"),
+        ("strategy", f"{made.spec}, {made.strategy.digest[:15]}"),
+        ("noise", f"multiplier {made.noise_multiplier:.5g} (sensitivity 1), clip norm {made.clip_norm:g}"),
+        ("error", f"{made.rmse:.5g} root mean square ({made.workload} workload, clip norm 1)"),
+    ]
+    rows += [(f"  {one.name}", f"{one.rmse:.5g} ({one.standing})") for one in made.alternatives]
+    return [*rows, ("written", f"{folder}, {made.digest[:15]}")]

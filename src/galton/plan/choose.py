@@ -1,0 +1,128 @@
+"""The strategy of a plan: by name, optimised for the sampling at hand, or the best of several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from galton.accounting import Options
+from galton.baselines import MECHANISMS, Mechanism, Setting
+from galton.baselines.mechanism import Solved
+from galton.errors import InvalidArgument
+from galton.optimization import optimize, unamplified_optimum
+from galton.optimization.spec import resolve_strategy
+from galton.plan.accountants import TAU, room_for
+from galton.plan.plan import Alternative
+from galton.strategies import Strategy
+
+DEFAULTS = {
+    "balls-in-bins": "blt:4+scale",
+    "unamplified": "toeplitz",
+    "poisson": "identity",
+    "allocation": "identity",
+    "cyclic-poisson": "bandmf",
+    "mmcc": "bandmf",
+}
+"""Strategy by accountant, unless the user names one."""
+
+_BANDED = {
+    "balls-in-bins": "bandmf-balls-in-bins",
+    "unamplified": "bandmf-unamplified",
+    "cyclic-poisson": "bandmf-cyclic-poisson",
+    "mmcc": "bandmf-mmcc",
+}
+_CANDIDATES = {
+    "balls-in-bins": (
+        *("dpsgd-balls-in-bins", "bandmf-balls-in-bins", "memf-balls-in-bins"),
+        *("optimized-blt:4", "optimized-toeplitz", "optimized-blt:4+scale", "optimized-toeplitz+scale"),
+    ),
+    "unamplified": ("dpsgd-unamplified", "bandmf-unamplified", "memf-unamplified", "tree-unamplified"),
+    "cyclic-poisson": ("bandmf-cyclic-poisson", "banded-cyclic-poisson"),
+}
+_REFERENCES = ("dpsgd-unamplified", "dpsgd-poisson", "memf-unamplified")
+"""What a plan is compared with in passing: mechanisms that take seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A strategy, a multiplier that was found on the way (None: still to be calibrated), and what else was looked at."""
+
+    strategy: Strategy
+    multiplier: float | None
+    alternatives: tuple[Alternative, ...]
+
+
+def choose(spec: str, accountant: str, setting: Setting, options: Options) -> Chosen:
+    """Returns the strategy that `spec` names.
+
+    Args:
+      spec: blt:D, toeplitz, toeplitz:W (each also +scale), banded:W or dense, optimised for the sampling; bandmf for
+        the best number of bands; best; or a strategy as elsewhere (identity, sqrt:W, bandmf:W, tree, a file).
+      accountant: the analysis of the sampling.
+      setting: bins, epochs, guarantee and workload.
+      options: adjacency, seed, workers and progress of the accountant.
+    """
+    if spec == "best":
+        return _best(accountant, setting, options)
+    if spec == "bandmf":
+        if accountant not in _BANDED:
+            raise InvalidArgument("strategy", spec, f"needs batches other than those of the accountant {accountant}")
+        return Chosen(MECHANISMS[_BANDED[accountant]].solver(setting, None).strategy, None, ())
+    if not is_family(spec):
+        return Chosen(resolve_strategy(spec, setting.bins, setting.rounds), None, ())
+    if accountant == "unamplified":
+        return Chosen(unamplified_optimum(spec, setting.bins, setting.rounds, setting.workload), None, ())
+    if accountant != "balls-in-bins":
+        remedy = f"can be optimised for balls-in-bins and unamplified runs only, not for {accountant}; take bandmf"
+        raise InvalidArgument("strategy", spec, remedy)
+    found = optimize(
+        spec,
+        setting.bins,
+        setting.rounds,
+        setting.epsilon,
+        room_for(setting.delta),
+        workload=setting.workload,
+        options=options,
+        tau=TAU,
+        watch=lambda stage, index, value: _tell(options, f"optimising {stage} | {value:.5g}", index, index + 10),
+    )
+    return Chosen(found.strategy, found.noise_multiplier, ())
+
+
+def is_family(spec: str) -> bool:
+    """Whether a name is that of a family to be optimised."""
+    return spec.removesuffix("+scale").partition(":")[0] in ("blt", "toeplitz", "banded", "dense")
+
+
+def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
+    """Returns what well-known mechanisms would cost."""
+    found = []
+    for index, name in enumerate(_REFERENCES):
+        _tell(options, f"alternatives | {name}", index, len(_REFERENCES))
+        mechanism = MECHANISMS[name]
+        found.append(_alternative(mechanism, setting, mechanism.solver(setting, None)))
+    return tuple(found)
+
+
+def _best(accountant: str, setting: Setting, options: Options) -> Chosen:
+    """The candidate with the least error; each candidate's figure is kept."""
+    names = _CANDIDATES.get(accountant, (_BANDED[accountant],) if accountant in _BANDED else ())
+    if not names:
+        raise InvalidArgument("strategy", "best", f"there is only the identity for the accountant {accountant}")
+    solved: dict[str, Solved] = {}
+    for name in names:
+        _tell(options, f"comparing strategies | {name}", len(solved), len(names))
+        solved[name] = MECHANISMS[name].solver(setting, None)
+    errors = {name: setting.error(one.strategy, one.figure) for name, one in solved.items()}
+    best = min(errors, key=lambda name: errors[name])
+    others = tuple(_alternative(MECHANISMS[name], setting, solved[name]) for name in names if name != best)
+    return Chosen(solved[best].strategy, None, others)
+
+
+def _alternative(mechanism: Mechanism, setting: Setting, solved: Solved) -> Alternative:
+    standing = solved.figure.statement.standing.value
+    return Alternative(mechanism.name, mechanism.description, setting.error(solved.strategy, solved.figure), standing)
+
+
+def _tell(options: Options, what: str, done: int, total: int) -> None:
+    if options.progress is not None:
+        options.progress(what, done, total)

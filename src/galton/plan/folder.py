@@ -1,0 +1,84 @@
+"""A plan on disk: plan.json, strategy.json and SHA256SUMS, in which any changed byte is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from galton import files
+from galton.errors import GaltonError, InvalidFile
+from galton.plan.plan import FORMAT, VERSION, Plan, plan_from_json
+from galton.strategies import load_strategy, save_strategy
+
+PLAN, STRATEGY, SUMS = "plan.json", "strategy.json", "SHA256SUMS"
+
+
+def check_free(folder: str | Path) -> Path:
+    """Refuses a place where something else is, before the work begins."""
+    target = Path(folder)
+    try:
+        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    except OSError as error:
+        raise InvalidFile(f"{target}: cannot be read ({error.strerror})") from None
+    if taken:
+        raise InvalidFile(f"{target}: is there already; a plan needs a folder that is new or empty")
+    return target
+
+
+def save_plan(plan: Plan, folder: str | Path) -> Path:
+    """Writes the plan to a new folder, whole or not at all; `sha256sum -c SHA256SUMS` checks it without galton."""
+    target = check_free(folder)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".galton-"))
+    except OSError as error:
+        raise InvalidFile(f"{target}: cannot be made ({error.strerror})") from None
+    try:
+        files.write_text(made / PLAN, plan.text)
+        save_strategy(plan.strategy, made / STRATEGY)
+        files.write_text(made / SUMS, _sums(made))
+        made.chmod(0o755)
+        os.replace(made, target)
+    except BaseException as error:
+        shutil.rmtree(made, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InvalidFile(f"{target}: cannot be written ({error.strerror})") from None
+        raise
+    return target
+
+
+def load_plan(folder: str | Path) -> Plan:
+    """Reads a plan; one in which any byte was changed, or whose parts do not belong together, is refused."""
+    source = Path(folder)
+    try:
+        claimed = (source / SUMS).read_text()
+        found = _sums(source)
+        text = (source / PLAN).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise InvalidFile(f"{source}: is not a plan ({reason}); galton plan makes one") from None
+    if found != claimed:
+        changed = [name for name in (PLAN, STRATEGY) if _line(source, name) not in claimed.splitlines(keepends=True)]
+        raise InvalidFile(f"{source / (changed or [SUMS])[0]}: was changed after the plan was made; make it anew")
+    body = files.read_json(source / PLAN)
+    if body.get("format") != FORMAT or body.get("version") != VERSION:
+        raise InvalidFile(f"{source / PLAN}: must be a {FORMAT} of version {VERSION}; this galton reads no other")
+    strategy = load_strategy(source / STRATEGY)
+    try:
+        plan = plan_from_json(body, strategy)
+    except (KeyError, TypeError, ValueError, GaltonError) as error:
+        raise InvalidFile(f"{source / PLAN}: does not hold together ({error})") from None
+    if plan.text != text:
+        raise InvalidFile(f"{source / PLAN}: does not hold together (not as galton writes it)")
+    return plan
+
+
+def _line(folder: Path, name: str) -> str:
+    return f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
+
+
+def _sums(folder: Path) -> str:
+    return "".join(_line(folder, name) for name in (PLAN, STRATEGY))

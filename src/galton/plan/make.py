@@ -1,0 +1,120 @@
+"""From what a user wants to a plan: strategy, noise, certificate."""
+
+from __future__ import annotations
+
+from galton.accounting import Options
+from galton.baselines import Setting
+from galton.batching import physical_size, truncation
+from galton.batching.batches import DEFAULT_TRUNCATION
+from galton.errors import InvalidArgument, choice, count, positive, probability
+from galton.plan.accountants import SAMPLINGS, leaked, prove
+from galton.plan.choose import DEFAULTS, choose, references
+from galton.plan.plan import Leak, Plan
+from galton.provenance import now, versions
+from galton.strategies import identity
+from galton.workloads import parse_workload
+
+MOST_TRUNCATION = 0.5
+"""Share of delta that truncation may take."""
+
+
+def make_plan(
+    *,
+    examples: int,
+    batch_size: float,
+    epochs: int,
+    epsilon: float,
+    delta: float,
+    strategy: str = "",
+    batching: str = "balls-in-bins",
+    accountant: str = "",
+    clip_norm: float = 1.0,
+    physical: int | None = None,
+    workload: str = "prefix",
+    options: Options | None = None,
+) -> Plan:
+    """Chooses a strategy, calibrates the noise, certifies the guarantee.
+
+    Args:
+      examples: number of examples in the data set; public.
+      batch_size: expected size of a batch; there are round(examples / batch_size) batches per epoch.
+      epochs: passes over the data.
+      epsilon: privacy parameter.
+      delta: privacy parameter.
+      strategy: see `choose.choose`; by default a scaled BLT with four buffers optimised under amplification, or what is
+        usual for another batching.
+      batching: one of SAMPLINGS.
+      accountant: by default the one made for the batching; `unamplified` for one that does not rely on the batches
+        being secret.
+      clip_norm: l2 norm that gradients will be clipped to.
+      physical: places of a batch; by default so many that truncation has probability below 1e-12. What fewer
+        cost under add-or-remove adjacency is taken off delta (docs/math.md, section 9).
+      workload: what the error is of: prefix, momentum:B, momentum:B+cooldown or a .npy matrix.
+      options: adjacency, seed, workers and progress of the accountant.
+
+    Example:
+      >>> plan = make_plan(examples=64, batch_size=8, epochs=2, epsilon=4, delta=1e-3, strategy="sqrt:4")
+      >>> plan.bins, plan.rounds, plan.evidence.accountant
+      (8, 16, 'balls-in-bins')
+    """
+    options = options or Options()
+    count("examples", examples)
+    positive("batch_size", batch_size)
+    count("epochs", epochs, at_most=10**6)
+    positive("epsilon", epsilon)
+    probability("delta", delta)
+    positive("clip_norm", clip_norm)
+    sampling = SAMPLINGS[choice("batching", batching, tuple(SAMPLINGS))]
+    accountant = accountant or sampling.accountant
+    bins = round(examples / batch_size)
+    if bins < 1:
+        raise InvalidArgument("batch_size", batch_size, f"must be at most the number of examples, {examples}")
+    rounds = bins * epochs
+    target = None if workload == "prefix" else parse_workload(workload, rounds)
+    # The scheme for independent noise tells sizes, cover and adjacency before the work begins: cyclic Poisson's batch
+    # sizes are those of Poisson.
+    first = sampling.make(examples, bins, rounds, identity(rounds))
+    first.check_covered(accountant)
+    first.check_adjacency(options.adjacency)
+    if physical is None:
+        physical = physical_size(first, DEFAULT_TRUNCATION)
+    lost = truncation(first, physical).delta(epsilon, options.adjacency)
+    if lost > MOST_TRUNCATION * delta:
+        raise InvalidArgument(
+            "physical",
+            physical,
+            f"truncation would cost {lost:.3g} of delta; take {physical_size(first, DEFAULT_TRUNCATION)}, or "
+            "adjacency zero-out, under which truncation is free",
+        )
+    setting = Setting(bins, epochs, epsilon, delta - lost, target)
+    spec = strategy or DEFAULTS[accountant]
+    chosen = choose(spec, accountant, setting, options)
+    scheme = sampling.make(examples, bins, rounds, chosen.strategy)
+    cut = truncation(scheme, physical)
+    claim = delta - cut.delta(epsilon, options.adjacency)
+    multiplier, evidence = prove(accountant, chosen.strategy, bins, epsilon, claim, options, chosen.multiplier)
+    sensitivity = chosen.strategy.sensitivity(bins)
+    leak = leaked(chosen.strategy, scheme, bins, multiplier, options.adjacency, Leak(epsilon, delta))
+    plan = Plan(
+        epsilon=float(epsilon),
+        delta=float(delta),
+        adjacency=options.adjacency,
+        scheme=scheme,
+        bins=bins,
+        physical=physical,
+        truncation=cut,
+        clip_norm=float(clip_norm),
+        strategy=chosen.strategy,
+        spec=spec,
+        noise_multiplier=multiplier,
+        sensitivity=sensitivity,
+        evidence=evidence,
+        leak=leak,
+        workload=workload,
+        rmse=multiplier * sensitivity * chosen.strategy.rmse(target),
+        alternatives=(*chosen.alternatives, *references(setting, options)),
+        created=now(),
+        versions=versions(),
+    )
+    evidence.check(plan)
+    return plan

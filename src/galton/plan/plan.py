@@ -1,0 +1,236 @@
+"""The plan: one value that holds all that was analysed, and hands out the batches and the noise that belong to it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from galton import files
+from galton.batching import Batches, Scheme, Truncation, scheme_from_json
+from galton.errors import InvalidArgument, choice, count, positive, probability, real
+from galton.pair import ADJACENCIES
+from galton.plan.guarantee import Evidence, evidence_from_json
+from galton.strategies import Strategy
+
+if TYPE_CHECKING:
+    from galton.noise import CorrelatedNoise
+
+FORMAT = "galton-plan"
+VERSION = 1
+CONVENTION = (
+    "The gradient of every example is clipped to l2 norm clip_norm; those of a batch (padding counts nothing) are "
+    "summed; noise of standard deviation stddev * C^-1 z is added to the sum; the result is divided by nominal_size, "
+    "whatever the number of examples in the batch."
+)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What remains if the batches become known: the guarantee of the same noise in a run of known order.
+
+    Attributes:
+      epsilon: at the plan's delta.
+      delta: at the plan's epsilon.
+    """
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What another mechanism would cost, on the same workload and for the same guarantee."""
+
+    name: str
+    description: str
+    rmse: float
+    standing: str
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is trained, with which noise, and what may be claimed for it. `make_plan` makes one, `load_plan` reads one.
+
+    Attributes:
+      epsilon, delta, adjacency: the guarantee.
+      scheme: how batches are drawn.
+      bins: batches per epoch, which the noise multiplier's convention refers to.
+      physical: places of a batch; larger batches are truncated.
+      truncation: how often that happens, and what it costs.
+      clip_norm: l2 norm that every example's gradient is clipped to.
+      strategy: C.
+      spec: the words by which the strategy was asked for.
+      noise_multiplier: for C scaled to sensitivity 1 over the whole run.
+      sensitivity: of C over a run of fixed order.
+      evidence: why the guarantee holds.
+      leak: what remains of it if the batches become known.
+      workload: what the error is of.
+      rmse: root-mean-square error on it, for clip norm 1 and a sum of gradients.
+      alternatives: errors of other mechanisms.
+      created: when, in UTC.
+      versions: of the packages that the analysis rests on.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    scheme: Scheme
+    bins: int
+    physical: int
+    truncation: Truncation
+    clip_norm: float
+    strategy: Strategy
+    spec: str
+    noise_multiplier: float
+    sensitivity: float
+    evidence: Evidence
+    leak: Leak
+    workload: str
+    rmse: float
+    alternatives: tuple[Alternative, ...]
+    created: str
+    versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+        probability("delta", self.delta)
+        choice("adjacency", self.adjacency, tuple(ADJACENCIES))
+        count("bins", self.bins)
+        count("physical", self.physical)
+        positive("clip_norm", self.clip_norm)
+        positive("noise_multiplier", self.noise_multiplier)
+        if self.strategy.rounds != self.scheme.rounds:
+            raise InvalidArgument(
+                "strategy", self.strategy.rounds, f"must have the rounds of the batches, {self.rounds}"
+            )
+
+    @property
+    def examples(self) -> int:
+        """Number of examples; public."""
+        return self.scheme.examples
+
+    @property
+    def rounds(self) -> int:
+        """Batches in the whole run."""
+        return self.scheme.rounds
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the data, the last perhaps partial."""
+        return -(-self.rounds // self.bins)
+
+    @property
+    def nominal_size(self) -> float:
+        """What noisy sums are divided by."""
+        return self.scheme.nominal_size
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of z in the noise stddev * C^-1 z that is added to a sum of clipped gradients."""
+        return self.noise_multiplier * self.sensitivity * self.clip_norm
+
+    @property
+    def statement(self) -> str:
+        """What may be claimed, in words."""
+        return (
+            f"A run of {self.rounds} rounds that follows this plan is ({self.epsilon:g}, {self.delta:g})-DP under "
+            f"{self.adjacency} adjacency. {self.evidence.words}"
+        )
+
+    @property
+    def leak_statement(self) -> str:
+        """What may be claimed if the batches become known, in words."""
+        return (
+            f"If it becomes known which examples were in which batch, the same noise still gives "
+            f"({self.leak.epsilon:.4g}, {self.delta:g})-DP, the guarantee of a fixed order."
+        )
+
+    def batches(self, seed: str | int | None = None) -> Batches:
+        """Returns the batches of a new run; the seed comes from the operating system unless given, and is a secret."""
+        return Batches(self.scheme, self.physical, seed)
+
+    def noise(self, form: str = "buffers") -> CorrelatedNoise:
+        """Returns the noise for sums of gradients clipped to `clip_norm`."""
+        from galton.noise import CorrelatedNoise
+
+        return CorrelatedNoise(self.strategy, self.stddev, form)
+
+    @cached_property
+    def text(self) -> str:
+        """The content of plan.json, byte for byte."""
+        return files.pretty(self.to_json())
+
+    @property
+    def digest(self) -> str:
+        """The hash of plan.json, which has the hash of the strategy: the name of what was analysed."""
+        return "sha256:" + hashlib.sha256(self.text.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the content of plan.json; the strategy is in a file of its own."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "created": self.created,
+            "guarantee": {
+                "epsilon": self.epsilon,
+                "delta": self.delta,
+                "adjacency": self.adjacency,
+                "statement": self.statement,
+                "if_batches_leak": asdict(self.leak) | {"statement": self.leak_statement},
+            },
+            "batching": {
+                "scheme": self.scheme.to_json(),
+                "batches_per_epoch": self.bins,
+                "epochs": self.epochs,
+                "nominal_size": self.nominal_size,
+                "truncation": self.truncation.to_json(),
+            },
+            "clipping": {"clip_norm": self.clip_norm, "convention": CONVENTION},
+            "strategy": {"spec": self.spec, "kind": self.strategy.kind, "hash": self.strategy.digest},
+            "noise": {
+                "noise_multiplier": self.noise_multiplier,
+                "sensitivity": self.sensitivity,
+                "stddev": self.stddev,
+            },
+            "error": {
+                "workload": self.workload,
+                "rmse": self.rmse,
+                "alternatives": [asdict(one) for one in self.alternatives],
+            },
+            "evidence": self.evidence.to_json(),
+            "versions": self.versions,
+        }
+
+
+def plan_from_json(body: dict[str, Any], strategy: Strategy) -> Plan:
+    """Rebuilds a plan from `Plan.to_json()` and its strategy.
+
+    What a plan says twice must agree, and its evidence must be evidence for what it claims.
+    """
+    batching, guarantee, noise, error = body["batching"], body["guarantee"], body["noise"], body["error"]
+    truncation = Truncation(**batching["truncation"])
+    plan = Plan(
+        epsilon=guarantee["epsilon"],
+        delta=guarantee["delta"],
+        adjacency=guarantee["adjacency"],
+        scheme=scheme_from_json(batching["scheme"]),
+        bins=batching["batches_per_epoch"],
+        physical=truncation.physical,
+        truncation=truncation,
+        clip_norm=body["clipping"]["clip_norm"],
+        strategy=strategy,
+        spec=body["strategy"]["spec"],
+        noise_multiplier=noise["noise_multiplier"],
+        sensitivity=noise["sensitivity"],
+        evidence=evidence_from_json(body["evidence"]),
+        leak=Leak(*(real(field.name, guarantee["if_batches_leak"][field.name]) for field in fields(Leak))),
+        workload=error["workload"],
+        rmse=error["rmse"],
+        alternatives=tuple(Alternative(**one) for one in error["alternatives"]),
+        created=body["created"],
+        versions=body["versions"],
+    )
+    plan.evidence.check(plan)
+    return plan

@@ -1,0 +1,18 @@
+"""Where a result comes from: versions of what it rests on, and the time."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that an analysis rests on."""
+    packages = {name: version(name) for name in ("galton", "jax", "numpy", "scipy")}
+    return packages | {"python": platform.python_version()}
+
+
+def now() -> str:
+    """Returns the time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

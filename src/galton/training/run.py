@@ -1,0 +1,253 @@
+"""One private training run: batches and noise of a plan, bound to a folder that it can be resumed from.
+
+Training code asks for the batch of the coming round and for its noise, in turn, and can get nothing but what was
+analysed. Frameworks have thin adapters around this (`training/jax.py`, `training/torch.py`, `training/opacus.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from galton import files
+from galton.batching import Batch, Batches
+from galton.errors import GaltonError, InvalidFile
+from galton.noise import NoiseRun, key_from_seed
+from galton.noise.layout import Tree
+from galton.plan import Plan, load_plan
+from galton.provenance import now, versions
+
+FORMAT = "galton-run"
+RECORD_FORMAT = "galton-record"
+VERSION = 1
+
+
+class PlanViolated(GaltonError):
+    """Training that is not what the plan analysed."""
+
+
+def check_same(what: str, found: Any, planned: Any) -> None:
+    """Refuses a number that is not the plan's."""
+    if found != planned:
+        raise PlanViolated(f"{what} = {found}: the plan was made for {planned}; train with that, or make another plan")
+
+
+class TrainingRun:
+    """Batches and noise of one run, in the order of its rounds.
+
+    Args:
+      plan: a plan, or the folder of one.
+      folder: of this run; made if it is not there, and resumed from if it is. It has secrets (the seed of the batches,
+        the key of the noise) and is readable by its owner only.
+      params: the model's parameters, a JAX tree of arrays, for their shapes.
+      examples: size of the data set at hand; must be the plan's.
+      clip_norm: what gradients are clipped to; must be the plan's.
+      form: of the noise, see `CorrelatedNoise`.
+      strict: allow no replay of rounds after a crash, see `noise/journal.py`.
+      seed: for tests and repeatable studies only: whoever can guess it can take batches and noise away.
+
+    Formal guarantees:
+      - Batches and noise are those of the plan; a run that releases what it computed from them, with gradients
+        clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee. So has a run
+        that stops early.
+      - Rounds are given noise once, in order, for the batch of that round; see `noise/journal.py` for crashes.
+
+    Example of a loop:
+        with TrainingRun("plan", "run", params, examples=len(data), clip_norm=1.0) as run:
+            while not run.done:
+                batch = run.batch
+                total = clipped_sum(params, data[batch.indices], batch.mask)
+                noisy = (total + run.noise()) / run.plan.nominal_size
+    """
+
+    def __init__(
+        self,
+        plan: Plan | str | Path,
+        folder: str | Path,
+        params: Tree,
+        *,
+        examples: int,
+        clip_norm: float,
+        form: str = "buffers",
+        strict: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
+        check_same("examples", examples, self.plan.examples)
+        check_same("clip_norm", clip_norm, self.plan.clip_norm)
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise InvalidFile(f"{self.folder}: cannot be made ({error.strerror})") from None
+        resumed = self._about.exists()
+        key = None if seed is None or (self.folder / "noise.npz").exists() else key_from_seed(seed)
+        self._noise = NoiseRun(self.folder, self.plan.noise(form), params, self.plan.digest, key, strict)
+        try:
+            self._open(resumed, seed)
+        except BaseException:
+            self._noise.close()
+            raise
+
+    @property
+    def _about(self) -> Path:
+        return self.folder / "run.json"
+
+    def _open(self, resumed: bool, seed: int | None) -> None:
+        if resumed:
+            body = files.read_json(self._about)
+            if body.get("format") != FORMAT or body.get("version") != VERSION:
+                raise InvalidFile(f"{self._about}: must be a {FORMAT} of version {VERSION}")
+            check_same("plan", self.plan.digest, body["plan"])
+            self._body = body | {"resumptions": body["resumptions"] + 1}
+        else:
+            batches = self.plan.batches(seed)
+            self._body = {
+                "format": FORMAT,
+                "version": VERSION,
+                "plan": self.plan.digest,
+                "batches": batches.state(),
+                "seed_chosen_by_user": seed is not None,
+                "started": now(),
+                "resumptions": 0,
+            }
+        self._batches = Batches.resume(self.plan.scheme, self._body["batches"])
+        files.write_text(self._about, files.pretty(self._body), secret=True)
+
+    @property
+    def round(self) -> int:
+        """The coming round."""
+        return self._noise.round
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were planned."""
+        return self.plan.rounds
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds have had their noise."""
+        return self.round >= self.rounds
+
+    @property
+    def resumptions(self) -> int:
+        """How often the run was taken up again."""
+        return int(self._body["resumptions"])
+
+    @property
+    def batch(self) -> Batch:
+        """The batch of the coming round."""
+        self._check_not_done()
+        return self._batches.at(self.round)
+
+    def noise(self) -> Tree:
+        """Returns the noise of the coming round, for the sum of its clipped gradients, and moves on."""
+        batch = self.batch
+        return self._noise.next(batch.examples)
+
+    def save(self, write: Callable[[Path], None] | None = None) -> None:
+        """Saves the run before the coming round; earlier rounds can then not be computed again.
+
+        Args:
+          write: writes the model (and its optimiser) to the path it is given. It is called first, so that a crash
+            in between leaves the last model with the last state of the noise.
+        """
+        if write is not None:
+            target = self._model(self.round)
+            beside = target.with_name(f".{target.name}.writing")
+            write(beside)
+            os.replace(beside, target)
+        self._noise.save()
+        for old in self.folder.glob("model-*"):
+            if write is not None and old != self._model(self.round):
+                old.unlink()
+        self.record()
+
+    @property
+    def model(self) -> Path | None:
+        """The file that `save` wrote for the coming round; None before the first save."""
+        path = self._model(self.round)
+        if path.exists():
+            return path
+        if self.round:
+            raise InvalidFile(f"{path}: is missing; the run cannot go on without the model of its round")
+        return None
+
+    def record(self) -> dict[str, Any]:
+        """Returns the record of what ran, and writes it to record.json.
+
+        It is signed with the key of the run: whoever holds the folder can tell that it was written there. It has
+        nothing in it that depends on the data or on who was in which batch.
+        """
+        body: dict[str, Any] = {
+            "format": RECORD_FORMAT,
+            "version": VERSION,
+            "plan": self.plan.digest,
+            "guarantee": {
+                "epsilon": self.plan.epsilon,
+                "delta": self.plan.delta,
+                "adjacency": self.plan.adjacency,
+            },
+            "rounds_planned": self.rounds,
+            "rounds_done": self.round,
+            "completed": self.done,
+            "resumptions": self.resumptions,
+            "rounds_replayed": self._noise.journal.replays,
+            "seed_chosen_by_user": self._body["seed_chosen_by_user"],
+            "noise_form": self._noise.noise.form,
+            "started": self._body["started"],
+            "written": now(),
+            "versions": versions(),
+        }
+        signed = body | {"signature": _signature(np.asarray(self._noise.state.key), body)}
+        files.write_text(self.folder / "record.json", files.pretty(signed))
+        return signed
+
+    def close(self) -> None:
+        """Writes the record and lets go of the folder."""
+        try:
+            self.record()
+        finally:
+            self._noise.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_not_done(self) -> None:
+        if self.done:
+            raise PlanViolated(f"round = {self.round}: the plan has {self.rounds} rounds, and all are done")
+
+    def _model(self, turn: int) -> Path:
+        return self.folder / f"model-{turn}"
+
+
+def check_record(folder: str | Path) -> dict[str, Any]:
+    """Reads the record of a run and checks its signature against the key in the same folder."""
+    path = Path(folder) / "record.json"
+    body = files.read_json(path)
+    signature = body.pop("signature", None)
+    try:
+        with np.load(Path(folder) / "noise.npz") as saved:
+            key = saved["key"]
+    except (OSError, ValueError, KeyError):
+        raise InvalidFile(f"{folder}: has no noise state to check the record against") from None
+    if body.get("format") != RECORD_FORMAT or signature != _signature(key, body):
+        raise InvalidFile(f"{path}: is not the record of this run, or was changed")
+    return body
+
+
+def _signature(key: Any, body: dict[str, Any]) -> str:
+    secret = b"galton record" + np.asarray(key, "<u4").tobytes()
+    return "hmac-sha256:" + hmac.new(secret, files.canonical(body).encode(), hashlib.sha256).hexdigest()
