@@ -2,12 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
+DEMO := build/demo
 
 .PHONY: demo test test-all lint benchmarks clean
 
-demo: $(STAMP)
-	$(BIN)/python examples/certified_noise.py
+# The main job on its embedded example: a plan for 20 epochs of 100 batches of 500, and its page.
+demo: $(BASE)
+	rm -rf $(DEMO)
+	$(BIN)/galton plan --examples 50000 --batch-size 500 --epochs 20 --epsilon 2 --delta 1e-5 -o $(DEMO)/plan
+	$(BIN)/galton report $(DEMO)/plan -o $(DEMO)/report.html
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -24,11 +29,17 @@ benchmarks: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[benchmarks]"
 	for name in certificates sampling many_bins agreement optimize noise report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-$(STAMP): pyproject.toml
+$(BASE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[plot]"
+	touch $(BASE)
+
+# torch is pinned: a CPU build of it is enough, and other versions bring gigabytes for GPUs.
+$(STAMP): $(BASE)
+	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet -e ".[test,lint]"
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from galton.plan import Plan, make_plan
+
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Attempts are counted in a folder of the test's own, never in the user's."""
     monkeypatch.setenv("GALTON_STATE", str(tmp_path / "state"))
     return tmp_path / "state"
+
+
+@pytest.fixture(scope="session")
+def small_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """A certified plan that takes seconds: 64 examples, 4 epochs of 8 batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
+        return make_plan(examples=64, batch_size=8, epochs=4, epsilon=4.0, delta=1e-3, strategy="sqrt:8")

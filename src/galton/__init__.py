@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     )
     from galton.optimization import Optimized, min_separation_sensitivity, optimize, unamplified_optimum
     from galton.pair import Direction, Pair, dominating_pair
+    from galton.plan import Plan, Verification, load_plan, make_plan, save_plan, verify_plan
     from galton.strategies import (
         Blt,
         ColumnBanded,
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
         save_strategy,
         square_root,
     )
+    from galton.training import PlanViolated, TrainingRun, check_record
     from galton.workloads import MatrixWorkload, Training, Workload, cooldown, momentum, prefix_sums
 
 _ROOMS = {
@@ -112,10 +114,12 @@ _ROOMS = {
     ),
     "galton.optimization": "Optimized min_separation_sensitivity optimize unamplified_optimum",
     "galton.pair": "Direction Pair dominating_pair",
+    "galton.plan": "Plan Verification load_plan make_plan save_plan verify_plan",
     "galton.strategies": (
         "Blt ColumnBanded Dense Scaled Strategy Toeplitz Tree column_banded identity load_strategy parse_strategy "
         "save_strategy square_root"
     ),
+    "galton.training": "PlanViolated TrainingRun check_record",
     "galton.workloads": "MatrixWorkload Training Workload cooldown momentum prefix_sums",
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
@@ -154,6 +158,8 @@ __all__ = [
     "Optimized",
     "Options",
     "Pair",
+    "Plan",
+    "PlanViolated",
     "Poisson",
     "Profile",
     "Scaled",
@@ -165,11 +171,14 @@ __all__ = [
     "StreamingBallsInBins",
     "Toeplitz",
     "Training",
+    "TrainingRun",
     "Tree",
     "Truncation",
+    "Verification",
     "Workload",
     "calibrate",
     "certify",
+    "check_record",
     "column_banded",
     "compare",
     "cooldown",
@@ -185,8 +194,10 @@ __all__ = [
     "gaussian_mu",
     "identity",
     "key_from_seed",
+    "load_plan",
     "load_state",
     "load_strategy",
+    "make_plan",
     "min_separation_sensitivity",
     "momentum",
     "multiplier_upper_bound",
@@ -197,6 +208,7 @@ __all__ = [
     "plot_comparison",
     "prefix_sums",
     "profile",
+    "save_plan",
     "save_state",
     "save_strategy",
     "scheme_from_json",
@@ -205,6 +217,7 @@ __all__ = [
     "truncation",
     "truncation_probability",
     "unamplified_optimum",
+    "verify_plan",
 ]
 
 

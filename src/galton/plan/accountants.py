@@ -112,8 +112,8 @@ def _certified(
         if found.certificate["accepted"]:
             if found.stated_delta > delta:
                 raise GaltonError(
-                    f"plan: this strategy was rejected {found.certificate['attempts'] - 1} times before at this target; "
-                    "together that is too often for delta. Take a smaller epsilon or another strategy"
+                    f"plan: this strategy was refused {found.certificate['attempts'] - 1} times before at this target, "
+                    "too often for delta; take another epsilon or another strategy"
                 )
             return multiplier, found
         multiplier *= _RAISE

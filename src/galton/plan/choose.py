@@ -44,7 +44,7 @@ _REFERENCES = ("dpsgd-unamplified", "dpsgd-poisson", "memf-unamplified")
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """A strategy, a multiplier that was found on the way (None: still to be calibrated), and what else was looked at."""
+    """A strategy, a multiplier if one was found on the way, and what else was looked at."""
 
     strategy: Strategy
     multiplier: float | None

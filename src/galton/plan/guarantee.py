@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from galton.baselines.figure import bands_of
 from galton.baselines.statement import Statement, statement_from_json
-from galton.batching import truncation
+from galton.batching import CyclicPoisson, truncation
 from galton.errors import InvalidArgument
+from galton.strategies import Strategy
 
 if TYPE_CHECKING:
     from galton.plan.plan import Plan
@@ -49,8 +51,8 @@ class Certified:
     def words(self) -> str:
         failure = float(self.certificate["failure_probability"])
         words = (
-            f"Certified with {self.certificate['samples']:,} samples: had the claim been false, this plan would have been "
-            f"refused except with probability {failure:.2g}, which delta covers."
+            f"Certified with {self.certificate['samples']:,} samples: had the claim been false, this plan would have "
+            f"been refused except with probability {failure:.2g}, which delta covers."
         )
         if self.certificate["seed_chosen_by_user"]:
             words += " The seed of the certificate was chosen by the user: this holds if not chosen for its outcome."
@@ -86,6 +88,8 @@ class Calculated:
     def check(self, plan: Plan) -> None:
         if not self.statement.is_guarantee:
             raise InvalidArgument("evidence", self.statement.standing.value, "is no guarantee")
+        if self.accountant in ("poisson", "cyclic-poisson") and isinstance(plan.scheme, CyclicPoisson):
+            check_groups(plan.strategy, plan.scheme, plan.bins)
         _common(plan, self, self.noise_multiplier, self.epsilon, self.delta)
 
     def to_json(self) -> dict[str, Any]:
@@ -96,6 +100,16 @@ class Calculated:
             "delta": self.delta,
             "statement": self.statement.to_json(),
         }
+
+
+def check_groups(strategy: Strategy, scheme: CyclicPoisson, bins: int) -> None:
+    """Refuses groups other than those that `calibrate_poisson` analyses: one for each band of C."""
+    bands = bands_of(strategy)
+    if scheme.cycle != bands:
+        remedy = f"has {bands} bands, but there are {scheme.cycle} groups of examples; take cyclic-poisson batches"
+        raise InvalidArgument("strategy", strategy.kind, remedy)
+    if scheme.sampling_probability > bands / bins * (1 + 1e-12):
+        raise InvalidArgument("batch_size", scheme.batch_size, f"must be at most examples / bins for {bins} bins")
 
 
 def evidence_from_json(value: dict[str, Any]) -> Evidence:

@@ -101,6 +101,7 @@ class Plan:
         count("physical", self.physical)
         positive("clip_norm", self.clip_norm)
         positive("noise_multiplier", self.noise_multiplier)
+        positive("rmse", self.rmse)
         if self.strategy.rounds != self.scheme.rounds:
             raise InvalidArgument(
                 "strategy", self.strategy.rounds, f"must have the rounds of the batches, {self.rounds}"

@@ -63,5 +63,7 @@ def verify_plan(plan: Plan, options: Options | None = None, ledger: Ledger | Non
     claim = float(plan.evidence.to_json()["delta"])
     needed, _ = prove(plan.evidence.accountant, plan.strategy, plan.bins, plan.epsilon, claim, options)
     accepted = needed <= plan.noise_multiplier * (1 + 1e-6)
-    words = f"{plan.evidence.accountant} asks for a noise multiplier of {needed:.6g}; the plan has {plan.noise_multiplier:.6g}"
+    words = (
+        f"{plan.evidence.accountant} asks for a multiplier of {needed:.6g}; the plan has {plan.noise_multiplier:.6g}"
+    )
     return Verification(accepted, plan.digest, words, None, time.perf_counter() - start)

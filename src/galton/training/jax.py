@@ -1,0 +1,209 @@
+"""Training in JAX with what a plan analysed: clipping, noise as an optax transformation, and a loop that resumes.
+
+    step = clipped_sum(loss, plan.clip_norm)
+    optimizer = optax.chain(private_updates(plan), optax.sgd(0.5, momentum=0.9))
+    total = step(params, rows, batch.mask)                       # rows of plan.batches(), padded
+    updates, state = optimizer.update(total, state, params)
+
+or all of it, with a journal, checkpoints and the record of the run: `train`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from galton.errors import InvalidArgument, InvalidFile, count, positive
+from galton.noise import NoiseState
+from galton.noise.layout import Tree
+from galton.plan import Plan, load_plan
+from galton.training.run import TrainingRun
+
+ROUNDING = 2.0**-16
+"""Clipped gradients are shorter by this share than they may be: more than float32 sums of squares are wrong by."""
+
+Loss = Callable[[Tree, Tree], jax.Array]
+"""loss(params, example): a number, for one example without a batch axis."""
+
+
+def clipped_sum(loss: Loss, clip_norm: float, micro_batch: int | None = None) -> Callable[[Tree, Tree, Any], Tree]:
+    """Returns a function (params, batch, mask) -> sum over the batch of gradients clipped to l2 norm `clip_norm`.
+
+    Args:
+      loss: of one example.
+      clip_norm: the plan's.
+      micro_batch: examples whose gradients are held at one time; None takes all at once.
+
+    Formal guarantee: adding, removing or zeroing one example of the batch changes the result by at most `clip_norm` in
+    l2 norm, summation in float32 aside. Places where the mask is False contribute zero, and so does an example
+    whose gradient is not finite. The function is pure and has static shapes: it can be compiled.
+    """
+    positive("clip_norm", clip_norm)
+    limit = clip_norm * (1 - ROUNDING)
+
+    def one(params: Tree, example: Tree, present: jax.Array) -> Tree:
+        gradient = jax.grad(loss)(params, example)
+        norm = jnp.sqrt(sum(jnp.square(part.astype(jnp.float32)).sum() for part in jax.tree.leaves(gradient)))
+        usable = present & jnp.isfinite(norm)
+        factor = jnp.where(norm > limit, limit / norm, 1.0)
+        return jax.tree.map(lambda part: jnp.where(usable, part * factor.astype(part.dtype), 0), gradient)
+
+    def together(params: Tree, batch: Tree, mask: jax.Array) -> Tree:
+        each = jax.vmap(partial(one, params))(batch, mask)
+        return jax.tree.map(lambda part: part.sum(axis=0), each)
+
+    def total(params: Tree, batch: Tree, mask: Any) -> Tree:
+        mask = jnp.asarray(mask)
+        size = mask.shape[0]
+        if micro_batch is None or count("micro_batch", micro_batch) >= size:
+            return together(params, batch, mask)
+        parts = math.ceil(size / micro_batch)
+
+        def cut(rows: Any) -> jax.Array:
+            padded = jnp.pad(jnp.asarray(rows), [(0, parts * micro_batch - size)] + [(0, 0)] * (jnp.ndim(rows) - 1))
+            return padded.reshape(parts, micro_batch, *padded.shape[1:])
+
+        def add(sums: Tree, part: tuple[Tree, jax.Array]) -> tuple[Tree, None]:
+            return jax.tree.map(jnp.add, sums, together(params, *part)), None
+
+        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (jax.tree.map(cut, batch), cut(mask)))[0]
+
+    return total
+
+
+def private_updates(
+    plan: Plan | str | Path, key: jax.Array | None = None, form: str = "buffers"
+) -> optax.GradientTransformation:
+    """Returns the transformation of a sum of clipped gradients into a private mean: noise is added, and it is divided.
+
+    It comes first in an `optax.chain`. Its state is the state of the noise, key included, and so must be kept like
+    one: saved with the optimiser's, never used twice for two gradients. (`train` sees to that with a journal.)
+
+    Args:
+      plan: a plan, or the folder of one.
+      key: of the noise; from the operating system unless given.
+      form: of the noise, see `CorrelatedNoise`.
+
+    Formal guarantee: the outputs of the planned rounds together have the plan's guarantee if the inputs are sums of
+    gradients clipped to the plan's norm over the plan's batches. Later rounds give NaN.
+    """
+    plan = plan if isinstance(plan, Plan) else load_plan(plan)
+    noise = plan.noise(form)
+
+    def init(params: Tree) -> NoiseState:
+        return noise.init(params, key)
+
+    def update(total: Tree, state: Any, params: Tree | None = None) -> tuple[Tree, NoiseState]:
+        drawn, after = noise.next(state)
+        return _private_mean(total, drawn, plan.nominal_size), after
+
+    return optax.GradientTransformation(init, update)
+
+
+def _private_mean(total: Tree, noise: Tree, nominal_size: float) -> Tree:
+    """(total + noise) / nominal size, added in the precision of the noise."""
+    return jax.tree.map(lambda part, x: ((part + x) / nominal_size).astype(part.dtype), total, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What `train` returns: the model, the optimiser's state, and the record of the run."""
+
+    params: Tree
+    optimizer_state: Tree
+    record: dict[str, Any]
+
+
+def train(
+    plan: Plan | str | Path,
+    folder: str | Path,
+    loss: Loss,
+    params: Tree,
+    data: Tree,
+    optimizer: optax.GradientTransformation,
+    *,
+    micro_batch: int | None = None,
+    save_every: int = 100,
+    rounds: int | None = None,
+    watch: Callable[[int, Tree], None] | None = None,
+    seed: int | None = None,
+) -> Trained:
+    """Trains for the rounds of the plan, or goes on with a run that was broken off.
+
+    A run that was killed and is started again by the same call ends with the same model, bit by bit on the same
+    machine: rounds since the last checkpoint are computed again, with the same batches and the same noise.
+
+    Args:
+      plan: a plan, or the folder of one.
+      folder: of the run, see `TrainingRun`.
+      loss: of one example: loss(params, example).
+      params: the model at the start.
+      data: a tree of arrays whose first axis is the examples.
+      optimizer: gets private means of gradients.
+      micro_batch: see `clipped_sum`.
+      save_every: rounds between checkpoints.
+      rounds: stop once so many rounds are done; the run can be continued later.
+      watch: called as watch(rounds done, params).
+      seed: see `TrainingRun`; for tests and repeatable studies only.
+    """
+    plan = plan if isinstance(plan, Plan) else load_plan(plan)
+    count("save_every", save_every)
+    last = plan.rounds if rounds is None else count("rounds", rounds, at_most=plan.rounds)
+    rows = jax.tree.map(np.asarray, data)
+    state: tuple[Tree, Tree] = (params, optimizer.init(params))
+    clipped = clipped_sum(loss, plan.clip_norm, micro_batch)
+
+    @jax.jit
+    def step(state: tuple[Tree, Tree], batch: Tree, mask: jax.Array, noise: Tree) -> tuple[Tree, Tree]:
+        params, inner = state
+        mean = _private_mean(clipped(params, batch, mask), noise, plan.nominal_size)
+        updates, inner = optimizer.update(mean, inner, params)
+        return optax.apply_updates(params, updates), inner
+
+    size = _examples(rows)
+    with TrainingRun(plan, folder, params, examples=size, clip_norm=plan.clip_norm, seed=seed) as run:
+        if run.model is not None:
+            state = load_tree(run.model, state)
+        while run.round < last:
+            batch = run.batch
+            state = step(state, jax.tree.map(batch.take, rows), jnp.asarray(batch.mask), run.noise())
+            if watch is not None:
+                watch(run.round, state[0])
+            if run.round % save_every == 0 or run.round == last:
+                run.save(partial(save_tree, tree=state))
+        return Trained(*state, run.record())
+
+
+def _examples(data: Tree) -> int:
+    sizes = {part.shape[0] if part.ndim else 0 for part in jax.tree.leaves(data)}
+    if len(sizes) != 1:
+        raise InvalidArgument("data", sorted(sizes), "all arrays must have the examples as their first axis")
+    return int(sizes.pop())
+
+
+def save_tree(path: Path, tree: Tree) -> None:
+    """Writes the arrays of a tree to a file."""
+    with open(path, "wb") as file:
+        np.savez(file, *map(np.asarray, jax.tree.leaves(tree)))
+
+
+def load_tree(path: Path, like: Tree) -> Tree:
+    """Reads what `save_tree` wrote, into the structure of `like`; other shapes are refused."""
+    leaves, structure = jax.tree.flatten(like)
+    try:
+        with np.load(path) as saved:
+            found = [saved[f"arr_{index}"] for index in range(len(saved.files))]
+    except (OSError, ValueError, KeyError):
+        raise InvalidFile(f"{path}: cannot be read, or was damaged") from None
+    if [(x.shape, x.dtype) for x in found] != [(jnp.shape(x), jnp.result_type(x)) for x in leaves]:
+        raise InvalidFile(f"{path}: holds another model or optimiser than this one")
+    return jax.tree.unflatten(structure, [jnp.asarray(x) for x in found])

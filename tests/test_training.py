@@ -1,0 +1,151 @@
+"""A run takes everything from its plan, can be resumed, and leaves a record."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from galton.batching import Batches
+from galton.errors import InvalidFile
+from galton.noise import NoiseReused
+from galton.noise.layout import Tree
+from galton.plan import Plan, save_plan
+from galton.training import PlanViolated, TrainingRun, check_record
+
+PARAMS = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.float32)}
+
+
+def opened(plan: Plan, folder: Path, **words: object) -> TrainingRun:
+    return TrainingRun(plan, folder, PARAMS, **{"examples": 64, "clip_norm": 1.0, **words})  # type: ignore[arg-type]
+
+
+def rounds_of(run: TrainingRun, last: int) -> list[tuple[list[int], Tree]]:
+    found = []
+    while run.round < last:
+        found.append((run.batch.examples.tolist(), {name: np.asarray(x) for name, x in run.noise().items()}))
+    return found
+
+
+def same(left: list[tuple[list[int], Tree]], right: list[tuple[list[int], Tree]]) -> bool:
+    return len(left) == len(right) and all(
+        a == b and all(np.array_equal(x[name], y[name]) for name in x)
+        for (a, x), (b, y) in zip(left, right, strict=True)
+    )
+
+
+def test_batches_and_noise_are_those_of_the_plan(small_plan: Plan, tmp_path: Path) -> None:
+    with opened(small_plan, tmp_path / "run") as run:
+        seen = rounds_of(run, 32)
+        assert run.done
+    in_rounds = np.zeros((64, 32), int)
+    for turn, (members, _) in enumerate(seen):
+        in_rounds[members, turn] += 1
+    by_epoch = in_rounds.reshape(64, 4, 8)
+    assert (by_epoch.sum(axis=2) == 1).all()
+    assert (by_epoch == by_epoch[:, :1]).all()
+    other = opened(small_plan, tmp_path / "other")
+    assert not same(seen[:1], rounds_of(other, 1))  # seeds are from the operating system
+    other.close()
+
+
+def test_a_run_can_be_taken_up_in_the_middle_and_is_the_same(small_plan: Plan, tmp_path: Path) -> None:
+    with opened(small_plan, tmp_path / "whole", seed=3) as run:
+        whole = rounds_of(run, 32)
+    with opened(small_plan, tmp_path / "parts", seed=3) as run:
+        first = rounds_of(run, 13)
+        run.save(lambda path: path.write_text("model"))
+        lost = rounds_of(run, 17)  # and then the machine dies
+    with opened(small_plan, tmp_path / "parts", seed=3) as run:
+        assert run.round == 13
+        assert run.model is not None
+        assert run.model.read_text() == "model"
+        rest = rounds_of(run, 32)
+        record = run.record()
+    assert same(first + rest, whole)
+    assert same(rest[:4], lost)
+    assert (record["rounds_done"], record["completed"]) == (32, True)
+    assert (record["resumptions"], record["rounds_replayed"]) == (1, 4)
+
+
+def test_rounds_before_a_checkpoint_cannot_be_computed_again(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 2)
+        run.save()
+        old = (folder / "noise.npz").read_bytes()
+        rounds_of(run, 6)
+        run.save()
+    (folder / "noise.npz").write_bytes(old)
+    with opened(small_plan, folder) as run, pytest.raises(NoiseReused):
+        run.noise()
+
+
+def test_more_rounds_than_planned_are_refused(small_plan: Plan, tmp_path: Path) -> None:
+    with opened(small_plan, tmp_path / "run") as run:
+        rounds_of(run, 32)
+        with pytest.raises(PlanViolated, match="32 rounds"):
+            run.noise()
+        with pytest.raises(PlanViolated, match="32 rounds"):
+            _ = run.batch
+
+
+@pytest.mark.parametrize("words", [{"examples": 63}, {"examples": 640}, {"clip_norm": 2.0}])
+def test_other_data_or_clipping_than_planned_is_refused(
+    small_plan: Plan, tmp_path: Path, words: dict[str, object]
+) -> None:
+    with pytest.raises(PlanViolated, match=next(iter(words))):
+        opened(small_plan, tmp_path / "run", **words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_belongs_to_one_plan_and_one_process(small_plan: Plan, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    with opened(small_plan, tmp_path / "run"), pytest.raises(InvalidFile, match="held by another"):
+        opened(small_plan, tmp_path / "run")
+    other = replace(small_plan, created="another time")
+    with pytest.raises(InvalidFile, match="another run"):
+        opened(other, tmp_path / "run")
+
+
+def test_a_run_can_be_opened_from_the_folder_of_a_plan(small_plan: Plan, tmp_path: Path) -> None:
+    save_plan(small_plan, tmp_path / "plan")
+    with TrainingRun(tmp_path / "plan", tmp_path / "run", PARAMS, examples=64, clip_norm=1.0) as run:
+        assert run.plan.digest == small_plan.digest
+
+
+def test_secrets_are_readable_by_their_owner_only_and_the_record_has_none(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 3)
+        run.save()
+        batches = Batches.resume(small_plan.scheme, json.loads((folder / "run.json").read_text())["batches"])
+    for name in ("run.json", "noise.npz", "noise.journal"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    assert batches.seed not in (folder / "record.json").read_text()
+    assert batches.seed not in (folder / "noise.journal").read_text()
+
+
+def test_a_record_that_was_changed_is_noticed(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 3)
+    assert check_record(folder)["rounds_done"] == 3
+    path = folder / "record.json"
+    path.write_text(path.read_text().replace('"rounds_done": 3', '"rounds_done": 2'))
+    with pytest.raises(InvalidFile, match="changed"):
+        check_record(folder)
+
+
+def test_a_model_that_is_missing_stops_the_run(small_plan: Plan, tmp_path: Path) -> None:
+    with opened(small_plan, tmp_path / "run") as run:
+        assert run.model is None
+        rounds_of(run, 3)
+        run.save(lambda path: path.write_text("model"))
+    (tmp_path / "run" / "model-3").unlink()
+    with opened(small_plan, tmp_path / "run") as run, pytest.raises(InvalidFile, match="missing"):
+        _ = run.model

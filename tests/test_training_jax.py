@@ -1,0 +1,186 @@
+"""The JAX adapter: clipping, noise as an optax transformation, and a loop that resumes bit by bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from galton.errors import InvalidFile
+from galton.noise import key_from_seed
+from galton.noise.stream import MARGIN
+from galton.plan import Plan
+from galton.training import PlanViolated, check_record
+from galton.training.jax import ROUNDING, clipped_sum, private_updates, train
+
+PARAMS = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32), "b": jnp.zeros(3)}
+
+
+def loss(params: Any, example: Any) -> jax.Array:
+    x, y = example
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y)
+
+
+def data(size: int = 64, spread: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(size, 5)).astype(np.float32) * spread
+    return x, (x[:, 0] > 0).astype(np.int32) + (x[:, 1] > 0)
+
+
+def by_hand(x: np.ndarray, y: np.ndarray, mask: np.ndarray, clip_norm: float) -> dict[str, np.ndarray]:
+    """The sum of clipped gradients, example by example, in float64."""
+    w, b = np.asarray(PARAMS["w"], np.float64), np.asarray(PARAMS["b"], np.float64)
+    total = {"w": np.zeros_like(w), "b": np.zeros_like(b)}
+    for row, label, present in zip(x.astype(np.float64), y, mask, strict=True):
+        logits = row @ w + b
+        chance = np.exp(logits - logits.max())
+        chance /= chance.sum()
+        chance[label] -= 1
+        gradient = {"w": np.outer(row, chance), "b": chance}
+        norm = np.sqrt(sum(float((part**2).sum()) for part in gradient.values()))
+        factor = present * min(1.0, clip_norm / norm)
+        total = {name: total[name] + factor * gradient[name] for name in total}
+    return total
+
+
+@pytest.mark.parametrize("micro_batch", [None, 1, 7, 64])
+@pytest.mark.parametrize("clip_norm", [0.3, 1.0, 100.0])
+def test_clipped_sums_are_those_of_a_plain_loop(micro_batch: int | None, clip_norm: float) -> None:
+    x, y = data()
+    mask = np.random.default_rng(2).random(64) < 0.7
+    found = jax.jit(clipped_sum(loss, clip_norm, micro_batch))(PARAMS, (x, y), mask)
+    expected = by_hand(x, y, mask, clip_norm)
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=2 * ROUNDING, atol=1e-4 * clip_norm)
+
+
+def test_padding_contributes_nothing_whatever_it_holds() -> None:
+    x, y = data(8)
+    step = clipped_sum(loss, 1.0)
+    plain = step(PARAMS, (x, y), np.ones(8, bool))
+    wide = np.full((12, 5), np.nan, np.float32)
+    wide[:8] = x
+    labels = np.concatenate((y, np.zeros(4, np.int32)))
+    padded = step(PARAMS, (wide, labels), np.arange(12) < 8)
+    for name in plain:
+        np.testing.assert_allclose(padded[name], plain[name], rtol=1e-5, atol=1e-6)
+
+
+def test_no_example_moves_the_sum_by_more_than_the_clip_norm() -> None:
+    x, y = data(8, spread=1e3)
+    y = np.asarray((x @ PARAMS["w"]).argmin(axis=1), np.int32)  # all wrong, so that all gradients are long
+    x[3] = np.inf  # an example with a gradient that is not finite
+    step = jax.jit(clipped_sum(loss, 0.5))
+    for index in range(8):
+        mask = np.arange(8) == index
+        norm = np.sqrt(sum(float((part**2).sum()) for part in jax.tree.leaves(step(PARAMS, (x, y), mask))))
+        assert norm <= 0.5
+        assert index == 3 or norm >= 0.5 * (1 - 3 * ROUNDING)
+
+
+def test_the_transformation_adds_the_noise_of_the_plan_and_divides(small_plan: Plan) -> None:
+    key = key_from_seed(4)
+    chain = optax.chain(private_updates(small_plan, key), optax.sgd(0.25))
+    state = chain.init(PARAMS)
+    update = jax.jit(chain.update)
+    total = jax.tree.map(lambda part: jnp.full_like(part, 3.0), PARAMS)
+    noise = small_plan.noise()
+    drawn = noise.init(PARAMS, key)
+    for _ in range(small_plan.rounds):
+        updates, state = update(total, state, PARAMS)
+        z, drawn = noise.step(drawn)
+        for name in PARAMS:
+            np.testing.assert_allclose(updates[name], -0.25 * (3.0 + z[name]) / 8.0, rtol=1e-5)
+    updates, state = update(total, state, PARAMS)
+    assert jnp.isnan(updates["w"]).all()  # a round that was not planned
+
+
+def test_noise_has_the_deviation_of_the_plan(small_plan: Plan) -> None:
+    """Round 0 of C^-1 z is z_0 / C[0, 0], for a model of 200,000 parameters."""
+    model = {"w": jnp.zeros(200_000)}
+    transform = private_updates(small_plan, key_from_seed(9))
+    updates, _ = jax.jit(transform.update)(model, transform.init(model))
+    deviation = small_plan.stddev / small_plan.strategy.matrix()[0, 0] / small_plan.nominal_size * MARGIN
+    assert float(updates["w"].std()) == pytest.approx(deviation, rel=5 / np.sqrt(2 * 200_000))
+
+
+def test_training_resumes_after_a_kill_with_the_same_result(small_plan: Plan, tmp_path: Path) -> None:
+    def run(folder: str, **words: Any) -> Any:
+        return train(small_plan, tmp_path / folder, loss, PARAMS, data(), optax.adam(0.1), seed=5, **words)
+
+    whole = run("whole")
+
+    class Killed(Exception):
+        pass
+
+    def die(turn: int, params: Any) -> None:
+        if turn == 18:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run("parts", save_every=7, watch=die)
+    parts = run("parts", save_every=7)
+    for name in PARAMS:
+        np.testing.assert_array_equal(whole.params[name], parts.params[name])
+    record = check_record(tmp_path / "parts")
+    assert (record["rounds_done"], record["resumptions"], record["rounds_replayed"]) == (32, 1, 4)
+    assert record["plan"] == small_plan.digest
+    assert whole.record["resumptions"] == 0
+
+
+def test_training_can_stop_early_and_go_on(small_plan: Plan, tmp_path: Path) -> None:
+    first = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), rounds=10)
+    assert not first.record["completed"]
+    last = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), micro_batch=5)
+    assert last.record["rounds_done"] == 32
+    with pytest.raises(InvalidFile, match="another model"):
+        train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.adam(0.1))
+
+
+def test_training_learns(small_plan: Plan, tmp_path: Path) -> None:
+    """With noise for epsilon 4 on 64 examples little can be learned; with the noise off, most of it."""
+    x, y = data()
+
+    def accuracy(params: Any) -> float:
+        return float(((x @ params["w"] + params["b"]).argmax(axis=1) == y).mean())
+
+    quiet = replace(small_plan, noise_multiplier=1e-6)
+    found = train(quiet, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(2.0)).params
+    assert accuracy(found) > accuracy(PARAMS) + 0.25
+
+
+def test_another_data_set_is_refused(small_plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(PlanViolated, match="examples"):
+        train(small_plan, tmp_path / "run", loss, PARAMS, data(65), optax.sgd(0.1))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_clipping_of_jax_privacy_fits(small_plan: Plan) -> None:
+    """Its sum of clipped gradients has the sensitivity that the plan's noise is for; a zero row is no gradient."""
+    clipping = pytest.importorskip("jax_privacy.clipping")
+    x, y = data(16)
+    mask = np.arange(16) < 11
+
+    def weighted(params: Any, x: jax.Array, y: jax.Array, present: jax.Array) -> jax.Array:
+        return present * loss(params, (x, y))
+
+    theirs = clipping.clipped_grad(
+        lambda params, x, y, present: weighted(params, x, y, present),
+        l2_clip_norm=1.0,
+        batch_argnums=(1, 2, 3),
+        keep_batch_dim=False,
+    )
+    assert theirs.sensitivity() == 1.0
+    total = theirs(PARAMS, jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask, jnp.float32))
+    ours = clipped_sum(loss, 1.0)(PARAMS, (x, y), mask)
+    for name in ours:
+        np.testing.assert_allclose(total[name], ours[name], rtol=1e-4, atol=1e-4)
+    transform = private_updates(small_plan, key_from_seed(1))
+    updates, _ = transform.update(total, transform.init(PARAMS))
+    assert all(jnp.isfinite(updates[name]).all() for name in PARAMS)
