@@ -405,7 +405,7 @@ COVERED = {
     "balls-in-bins": {"balls-in-bins", "allocation", "unamplified"},
     "balls-in-bins-streaming": {"balls-in-bins", "allocation", "unamplified"},
     "poisson": {"poisson", "mmcc"},
-    "cyclic-poisson": {"cyclic-poisson", "unamplified"},
+    "cyclic-poisson": {"cyclic-poisson"},
     "min-separation": set(),
     "shuffle": {"unamplified"},
     "fixed-order": {"unamplified"},

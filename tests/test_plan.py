@@ -221,6 +221,7 @@ def test_best_takes_the_least_error_of_all() -> None:
         ({"batching": "fixed-order"}, "adjacency"),
         ({"batching": "poisson", "strategy": "blt:4"}, "strategy"),
         ({"batching": "poisson", "strategy": "sqrt:2"}, "strategy"),
+        ({"batching": "cyclic-poisson", "accountant": "unamplified", "strategy": "sqrt:2"}, "accountant"),
         ({"workload": "x"}, "workload"),
     ],
 )

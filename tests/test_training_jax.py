@@ -17,7 +17,8 @@ from galton.noise import key_from_seed
 from galton.noise.stream import MARGIN
 from galton.plan import Plan
 from galton.training import PlanViolated, check_record
-from galton.training.jax import ROUNDING, clipped_sum, private_updates, train
+from galton.training.jax import clipped_sum, private_updates, train
+from galton.training.run import ROUNDING
 
 PARAMS = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32), "b": jnp.zeros(3)}
 

@@ -31,6 +31,11 @@ def digest(value: Any) -> str:
 
 
 def write_text(path: Path, text: str, secret: bool = False) -> None:
+    """Writes text as `write_bytes` does."""
+    write_bytes(path, text.encode(), secret)
+
+
+def write_bytes(path: Path, content: bytes, secret: bool = False) -> None:
     """Writes to a temporary file beside `path`, then renames: a failure leaves the old file as it was.
 
     Args:
@@ -42,8 +47,8 @@ def write_text(path: Path, text: str, secret: bool = False) -> None:
     except (OSError, ValueError) as error:
         raise InvalidFile(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(name, 0o600 if secret else 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException as error:

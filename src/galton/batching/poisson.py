@@ -47,7 +47,7 @@ class CyclicPoisson(Scheme):
 
     @property
     def covered_by(self) -> tuple[str, ...]:
-        return ("cyclic-poisson", "unamplified")
+        return ("cyclic-poisson",)  # with known coins an example may be in every `cycle`-th round, not every `bins`-th
 
     @property
     def sampling_probability(self) -> float:

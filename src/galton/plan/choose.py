@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from galton.accounting import Options
 from galton.baselines import MECHANISMS, Mechanism, Setting
@@ -94,17 +94,21 @@ def is_family(spec: str) -> bool:
 
 
 def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
-    """Returns what well-known mechanisms would cost."""
+    """Returns what well-known mechanisms would cost; for replace adjacency, those without amplification."""
+    replaced = options.adjacency == "replace"
+    names = [name for name in _REFERENCES if not replaced or name.endswith("unamplified")]
     found = []
-    for index, name in enumerate(_REFERENCES):
-        _tell(options, f"alternatives | {name}", index, len(_REFERENCES))
-        mechanism = MECHANISMS[name]
-        found.append(_alternative(mechanism, setting, mechanism.solver(setting, None)))
+    for index, name in enumerate(names):
+        _tell(options, f"alternatives | {name}", index, len(names))
+        one = _alternative(MECHANISMS[name], setting, MECHANISMS[name].solver(setting, None))
+        found.append(replace(one, rmse=2 * one.rmse) if replaced else one)
     return tuple(found)
 
 
 def _best(accountant: str, setting: Setting, options: Options) -> Chosen:
     """The candidate with the least error; each candidate's figure is kept."""
+    if options.adjacency == "replace":
+        raise InvalidArgument("strategy", "best", "is not there for replace adjacency: name a strategy")
     names = _CANDIDATES.get(accountant, (_BANDED[accountant],) if accountant in _BANDED else ())
     if not names:
         raise InvalidArgument("strategy", "best", f"there is only the identity for the accountant {accountant}")

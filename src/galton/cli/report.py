@@ -1,0 +1,32 @@
+"""The command report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from galton.cli import app, options, show
+from galton.cli.plan import Folder
+
+
+@app.command()
+def report(
+    folder: Folder,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [DIR/report.html].")] = None,
+    seed: options.Seed = None,
+    workers: options.Workers = 2,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a plan as one HTML page, with plots: what it guarantees, why, at what cost."""
+    from galton.plan import load_plan
+    from galton.report import REPORT, write_report
+
+    made = load_plan(folder)
+    with show.progress_bar() as progress:
+        how = options.sampling(progress, adjacency=made.adjacency, seed=seed, workers=workers)
+        path = write_report(made, output or folder / REPORT, how)
+    if as_json:
+        return show.print_json({"path": str(path), "plan": made.digest})
+    return show.print_table("report", [("plan", made.digest), ("written", str(path))])

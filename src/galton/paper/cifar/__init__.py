@@ -1,0 +1,1 @@
+"""The deep-learning experiments of the paper on CIFAR-10."""

@@ -1,0 +1,48 @@
+"""Numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+
+MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power(exponent: int) -> str:
+    """Returns a power of ten; 1 is 1.
+
+    >>> power(-5), power(0)
+    ('10⁻⁵', '1')
+    """
+    return "10" + str(exponent).translate(_SUPERSCRIPT) if exponent else "1"
+
+
+def short(value: float, digits: int = 4) -> str:
+    r"""Returns a number with few digits, powers of ten as such.
+
+    >>> short(1e-5), short(1.5e-08), short(0.25), short(20000), short(float("inf"))
+    ('10⁻⁵', '1.5\xa0×\xa010⁻⁸', '0.25', '20,000', '∞')
+    """
+    if math.isinf(value):
+        return "∞" if value > 0 else MINUS + "∞"
+    text = f"{value:.{digits}g}"
+    if 1e-3 <= abs(value) < 1e6 or value == 0:
+        number = float(text)
+        return (f"{number:,.0f}" if number.is_integer() else f"{number:.{digits}g}").replace("-", MINUS)
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    ten = power(int(exponent))
+    return (ten if mantissa == "1" else f"{mantissa}\N{NO-BREAK SPACE}{TIMES}{ten}").replace("-", MINUS)
+
+
+def percent_at_most(share: float) -> str:
+    """Returns a share as a percentage that is not below it.
+
+    >>> percent_at_most(0.59871), percent_at_most(1.0), percent_at_most(0.00123)
+    ('59.9%', '100%', '0.13%')
+    """
+    digits = 1 if share >= 0.01 else 2
+    scale = 10**digits
+    value = min(100.0, math.ceil(share * 100 * scale - 1e-9) / scale)
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".") + "%"

@@ -1,0 +1,332 @@
+"""The page: words, pictures and tables in one HTML file. Everything from the plan is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from galton.plan import Plan
+from galton.plan.guarantee import Calculated, Certified
+from galton.report import figures, words
+from galton.report.correlation import Correlation, noise_correlation
+from galton.report.curves import Curve, relies_on_secrecy
+from galton.report.numbers import TIMES, percent_at_most, short
+from galton.report.style import CSS
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""Nothing is loaded and nothing runs, whatever a plan says."""
+_SECTIONS = {
+    "meaning": "What it means",
+    "evidence": "How sure it is",
+    "curves": "Privacy curve",
+    "noise": "Noise",
+    "batches": "Batches",
+    "error": "Error",
+    "settings": "Settings",
+}
+
+
+def render(plan: Plan, curve: Curve) -> str:
+    """Returns the page of a plan.
+
+    Args:
+      plan: the plan.
+      curve: its privacy curve (`privacy_curve`).
+    """
+    title = f"Privacy report: ε = {short(plan.epsilon)}, δ = {short(plan.delta)}"
+    parts = [_meaning(plan, curve), _evidence(plan), _curves(plan, curve), _noise(plan), _batches(plan)]
+    main = "\n".join([*parts, _error(plan), _settings(plan)])
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="galton">
+<title>{escape(title)}</title>
+<style>{CSS}</style>
+</head>
+<body>
+{_header(plan, curve)}
+<main>
+{main}
+</main>
+<footer>
+<p class="small">Written by <code>galton report</code> from the plan <code>{escape(plan.digest)}</code>.
+<code>galton verify</code> checks that plan against fresh samples.</p>
+</footer>
+</body>
+</html>
+"""
+
+
+def _header(plan: Plan, curve: Curve) -> str:
+    facts = [
+        ("guarantee (ε, δ)", f"({short(plan.epsilon)}, {short(plan.delta)})"),
+        ("best guess right at most", percent_at_most((1 + curve.advantage) / 2)),
+        ("noise multiplier", short(plan.noise_multiplier)),
+        ("error (RMSE)", short(plan.rmse)),
+    ]
+    cells = "\n".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
+    links = "\n".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in _SECTIONS.items())
+    return f"""<header>
+<h1>Privacy report</h1>
+<p class="lead">Differentially private training on {plan.examples:,} examples: {plan.rounds:,} rounds,
+{plan.epochs:,} {"epoch" if plan.epochs == 1 else "epochs"}, {escape(plan.scheme.kind)} batches,
+{escape(plan.adjacency)} adjacency.</p>
+<dl class="facts">
+{cells}
+</dl>
+<nav aria-label="Sections"><ul>
+{links}
+</ul></nav>
+</header>"""
+
+
+def _meaning(plan: Plan, curve: Curve) -> str:
+    rows = [(percent_at_most(rate), percent_at_most(curve.hits(rate))) for rate in words.RATES]
+    person = [
+        "<h3>For a person whose data is used</h3>",
+        _paragraphs(words.meaning(plan, curve)),
+        _table(("false alarms", "hits, at most"), rows, f"The best possible test of {words.question(plan)}"),
+        "<h3>Which data sets are compared</h3>",
+        _paragraphs([words.ADJACENCY[plan.adjacency]]),
+    ]
+    run = [
+        "<h3>If the batches leak</h3>",
+        _paragraphs([words.leak(plan)]),
+        "<h3>What must be true of the training run</h3>",
+        "<ul>\n" + "\n".join(f"<li>{escape(one)}</li>" for one in words.conditions(plan)) + "\n</ul>",
+    ]
+    claim = f'<p class="claim">{escape(plan.statement)}</p>'
+    return _section("meaning", claim, _columns("\n".join(person), "\n".join(run)))
+
+
+def _evidence(plan: Plan) -> str:
+    evidence = plan.evidence
+    if isinstance(evidence, Certified):
+        return _certificate(evidence)
+    assert isinstance(evidence, Calculated)
+    statement = evidence.statement
+    rows = [
+        ("accountant", evidence.accountant),
+        ("standing", statement.standing.value),
+        ("source", statement.source),
+        ("batches assumed", statement.sampling),
+        ("proved", f"δ ≤ {short(evidence.delta)} at ε = {short(evidence.epsilon)}, {statement.adjacency} adjacency"),
+        ("noise multiplier proved", repr(evidence.noise_multiplier)),
+    ]
+    text = "The guarantee was calculated, not sampled: there is no certificate, no seed and no probability of failure."
+    return _section("evidence", _paragraphs([text]), _pairs(rows))
+
+
+def _certificate(evidence: Certified) -> str:
+    found = evidence.certificate
+    chosen = bool(found["seed_chosen_by_user"])
+    text = (
+        "The claim was fixed first and then put to the test with fresh random samples. Had it been false, this plan "
+        f"would have been refused except with probability {short(found['failure_probability'], 3)}, which δ covers."
+    )
+    source = "CHOSEN BY THE USER: valid only if not chosen for its outcome" if chosen else "the operating system"
+    rows = [
+        ("verdict", "accepted" if found["accepted"] else "rejected"),
+        ("proved", f"δ ≤ {short(found['delta_upper'], 6)} at ε = {short(found['epsilon'])}"),
+        ("samples", f"{found['samples']:,}"),
+        ("failure probability", short(found["failure_probability"], 4)),
+        ("attempts", f"{found['attempts']:,}"),
+        ("seed", f"{found['seed']}, from {source}" if not chosen else f"{found['seed']}, {source}"),
+        ("bound", str(found["bound"])),
+        ("made", f"{_time(str(found['created']))}, in {short(found['seconds'], 3)}\N{NO-BREAK SPACE}s"),
+    ]
+    directions = [
+        (str(one["direction"]), str(one["sampler"]), short(one["estimate"], 3), f"{one['samples']:,}")
+        for one in found["by_direction"]
+    ]
+    head = ("direction", "sampler", "δ, estimate", "samples")
+    by_direction = _table(head, directions, "By direction of the comparison", text=2)
+    return _section("evidence", _paragraphs([text]), _columns(_pairs(rows), by_direction))
+
+
+def _curves(plan: Plan, curve: Curve) -> str:
+    ahead = "The guarantee is one point of a curve: the same run has a δ for every ε."
+    leak = " Dashed: if the batches become known." if relies_on_secrecy(plan) else ""
+    pictures = [
+        _figure(
+            "δ for every ε",
+            figures.profile_picture(plan, curve),
+            f"Every point on or above the line is a guarantee of this run.{leak}",
+        ),
+        _figure(
+            "What no test can do",
+            figures.trade_off_picture(plan, curve),
+            f"No test of {words.question(plan)} gets into the shaded area, by the upper limits.{leak}",
+        ),
+    ]
+    table = _curve_table(curve)
+    details = f"<details><summary>The curve in numbers</summary>{table}</details>"
+    return _section("curves", _paragraphs([ahead, curve.words]), _columns(*pictures), details)
+
+
+def _curve_table(curve: Curve) -> str:
+    step = max(1, (len(curve.epsilons) - 1) // 18)
+    columns = [("ε", curve.epsilons), ("δ, estimate", curve.estimates), ("δ, at most", curve.uppers)]
+    filled = [(name, [short(value, 3) for value in values[::step]]) for name, values in columns if values]
+    rows = zip(*(values for _, values in filled), strict=True)
+    return _table([name for name, _ in filled], rows, "Limits are rounded to three digits.")
+
+
+def _noise(plan: Plan) -> str:
+    found = noise_correlation(plan.strategy)
+    independent = found is not None and found.independent
+    text, pictures = [words.noise(plan, independent)], []
+    if not independent:
+        caption = "How much a round's gradient counts in later rounds of Cx, to which independent noise z is added."
+        pictures.append(_figure("Strategy C", figures.strategy_picture(plan.strategy), caption))
+    if found is None:
+        text.append("The correlation of the noise is not drawn: a tree of so many rounds takes too much memory.")
+    else:
+        if found.rounds < plan.rounds:
+            text.append(f"The pictures of the noise show the first {found.rounds:,} of {plan.rounds:,} rounds.")
+        pictures += _noise_pictures(plan, found)
+    return _section("noise", _paragraphs(text), _columns(*pictures))
+
+
+def _noise_pictures(plan: Plan, found: Correlation) -> list[str]:
+    caption = "Standard deviation of the noise that is added to the sum of one round."
+    deviation = _figure("Noise by round", figures.deviation_picture(plan, found), caption)
+    if found.independent:
+        return [deviation]
+    caption = (
+        f"Correlation C⁻¹C⁻ᵀ of the last {found.window.shape[0]} rounds"
+        f"{'' if found.rounds == plan.rounds else ' shown'}. Orange takes noise back, blue adds to it."
+    )
+    heat = _figure("Noise between rounds", figures.heat_picture(found), caption)
+    caption = "Correlation of the last round's noise with that of earlier rounds."
+    return [heat, _figure("Noise by distance", figures.lag_picture(found), caption), deviation]
+
+
+def _batches(plan: Plan) -> str:
+    text = _paragraphs([words.batches(plan)])
+    if plan.scheme.inclusion is None:
+        return _section("batches", text)
+    caption = "Probability of every batch size. Sums are divided by the nominal size, whatever the size is."
+    return _section("batches", _columns(text, _figure("Batch sizes", figures.batch_picture(plan), caption)))
+
+
+def _error(plan: Plan) -> str:
+    own = _row("this plan", plan.spec, standing_of(plan), plan.rmse, 1.0, "own")
+    others = [
+        _row(one.name, one.description, one.standing, one.rmse, one.rmse / plan.rmse) for one in plan.alternatives
+    ]
+    head = _head(("mechanism", "standing", "RMSE"), text=2)
+    body = "\n".join([own, *others])
+    table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+    picture = _figure("Against the alternatives", figures.error_picture(plan), "Root-mean-square error.")
+    return _section("error", _paragraphs([words.error(plan)]), _columns(picture, table))
+
+
+def standing_of(plan: Plan) -> str:
+    """How sure a plan's own figure is, in the words of its alternatives."""
+    return plan.evidence.statement.standing.value if isinstance(plan.evidence, Calculated) else "certified"
+
+
+def _row(name: str, description: str, standing: str, rmse: float, ratio: float, kind: str = "") -> str:
+    return (
+        f'<tr class="{kind}"><th scope="row">{escape(name)}<small>{escape(description)}</small></th>'
+        f'<td>{escape(standing)}</td><td class="number">{short(rmse)}<small>{TIMES}{short(ratio, 3)}</small></td></tr>'
+    )
+
+
+def _settings(plan: Plan) -> str:
+    groups: dict[str, list[tuple[str, str]]] = {
+        "Guarantee": [
+            ("epsilon", repr(plan.epsilon)),
+            ("delta", repr(plan.delta)),
+            ("adjacency", plan.adjacency),
+            ("accountant", plan.evidence.accountant),
+        ],
+        "Batches": [
+            ("scheme", plan.scheme.kind),
+            ("examples", f"{plan.examples:,}"),
+            ("batches per epoch", f"{plan.bins:,}"),
+            ("epochs", f"{plan.epochs:,}"),
+            ("rounds", f"{plan.rounds:,}"),
+            ("nominal size", repr(plan.nominal_size)),
+            ("physical size", f"{plan.physical:,}"),
+            ("truncation of a batch", repr(plan.truncation.per_batch)),
+            ("truncation in the run", repr(plan.truncation.probability)),
+        ],
+        "Strategy and noise": [
+            ("strategy", plan.spec),
+            ("kind of C", plan.strategy.kind),
+            ("hash of C", plan.strategy.digest),
+            ("sensitivity of C", repr(plan.sensitivity)),
+            ("noise multiplier", repr(plan.noise_multiplier)),
+            ("clip norm", repr(plan.clip_norm)),
+            ("standard deviation of z", repr(plan.stddev)),
+            ("workload", plan.workload),
+            ("RMSE", repr(plan.rmse)),
+        ],
+        "Provenance": [
+            ("plan", plan.digest),
+            ("made", _time(plan.created)),
+            *((f"version of {name}", str(value)) for name, value in plan.versions.items()),
+        ],
+    }
+    tables = _columns(*(f"<h3>{title}</h3>\n{_pairs(rows)}" for title, rows in groups.items()))
+    source = f"<details><summary>plan.json</summary><pre>{escape(plan.text)}</pre></details>"
+    return _section("settings", tables, source)
+
+
+def _time(text: str) -> str:
+    """A time of `provenance.now` as people write it."""
+    return text.replace("T", " ").replace("+00:00", " UTC")
+
+
+def _section(name: str, *parts: str) -> str:
+    body = "\n".join(parts)
+    return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{_SECTIONS[name]}</h2>\n{body}\n</section>'
+
+
+def _paragraphs(texts: Iterable[str]) -> str:
+    return "\n".join(f"<p>{escape(text)}</p>" for text in texts)
+
+
+def _columns(*parts: str) -> str:
+    """Side by side where there is room."""
+    body = "\n".join(f"<div>\n{part}\n</div>" for part in parts)
+    return f'<div class="columns">\n{body}\n</div>'
+
+
+def _figure(title: str, svg: str, caption: str) -> str:
+    return f"<figure>\n<h3>{escape(title)}</h3>\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
+
+
+def _head(names: Sequence[str], text: int) -> str:
+    """Names of columns; those after the first `text` are numbers."""
+    cells = (
+        f'<th scope="col"{" class=number" if index >= text else ""}>{escape(name)}</th>'
+        for index, name in enumerate(names)
+    )
+    return "".join(cells)
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]], caption: str, text: int = 1) -> str:
+    """A table whose first column names the row."""
+    body = []
+    for first, *others in rows:
+        cells = (
+            f"<td{' class=number' if index >= text else ''}>{escape(one)}</td>" for index, one in enumerate(others, 1)
+        )
+        body.append(f'<tr><th scope="row">{escape(first)}</th>{"".join(cells)}</tr>')
+    lines = "\n".join(body)
+    return (
+        f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{_head(names, text)}</tr></thead>\n"
+        f"<tbody>\n{lines}\n</tbody>\n</table>"
+    )
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> str:
+    """A table of names and values."""
+    lines = "\n".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
+    return f'<table class="settings">\n<tbody>\n{lines}\n</tbody>\n</table>'

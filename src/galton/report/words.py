@@ -1,0 +1,147 @@
+"""What the page says, as plain text: nothing here is markup."""
+
+from __future__ import annotations
+
+import math
+
+from galton.plan import Plan
+from galton.report.curves import Curve, relies_on_secrecy
+from galton.report.numbers import percent_at_most, short
+
+RATES = (0.001, 0.01, 0.1)
+"""False-positive rates at which the best test is told."""
+
+_ONE_MORE = "Two data sets are neighbours if one has a single example more than the other. "
+ADJACENCY = {
+    "add-or-remove": _ONE_MORE + "The guarantee holds both ways: for the run with your example against the run without "
+    "it, and the reverse.",
+    "remove": _ONE_MORE + "The guarantee is one-sided: nothing that may be seen is much more likely with your example "
+    "than without it. The reverse, that your absence cannot show, is NOT claimed.",
+    "add": _ONE_MORE + "The guarantee is one-sided: nothing that may be seen is much more likely without your example "
+    "than with it. The reverse, that your presence cannot show, is NOT claimed.",
+    "replace": "Two data sets are neighbours if they are of the same size and a single example of one is exchanged "
+    "for any other example. That covers what your example says, rather than whether there is one.",
+    "zero-out": "Two data sets are neighbours if a single example of one is exchanged for an empty one, which keeps "
+    "its place but adds nothing to the training. The number of examples is public.",
+}
+
+_WORLDS = {
+    "replace": ("with your example as it is", "with any other example in its place"),
+    "zero-out": ("with your example", "with an empty one in its place"),
+}
+_MORE_LIKELY = {"remove": "with it as without it", "add": "without it as with it"}
+
+_BATCHES = {
+    "balls-in-bins": "every example falls into one of {bins:,} batches, uniformly and independently of all others, and "
+    "returns with that batch in every epoch. Shuffling into equal batches is something else and is not covered",
+    "balls-in-bins-streaming": "every example falls into one of {bins:,} batches, uniformly and independently of all "
+    "others, and returns with that batch in every epoch, read as a stream",
+    "poisson": "every example takes part in every round with the same probability, independently of all others and "
+    "of other rounds",
+    "cyclic-poisson": "the examples are split into groups that take turns, and every example of the group whose turn "
+    "it is takes part with the same probability, independently",
+}
+_FIXED = "an example is used in the same place of every epoch, in batches of a fixed size"
+
+
+def question(plan: Plan) -> str:
+    """What a test wants to know."""
+    return "“was it this example, or the other?”" if plan.adjacency == "replace" else "“was this example used?”"
+
+
+def meaning(plan: Plan, curve: Curve) -> list[str]:
+    """What the guarantee means for somebody whose example is used."""
+    used, other = _WORLDS.get(plan.adjacency, ("with your example", "without it"))
+    factor = short(math.exp(min(plan.epsilon, 700.0)), 3)
+    basis = ", by the curve below" if curve.estimates else ""
+    return [
+        f"Imagine two trainings: one {used}, one {other}. Whatever comes out (every noisy gradient, every checkpoint, "
+        f"the final model, and all that is ever computed from them), no event is more than {factor} times as likely "
+        f"{_MORE_LIKELY.get(plan.adjacency, 'in one as in the other')} (e^ε with ε = {short(plan.epsilon)}), plus at "
+        f"most δ = {short(plan.delta)}. This holds against anybody, with any computer and any other knowledge, even "
+        "all other examples.",
+        f"Put as a game{basis}: somebody to whom both trainings are equally likely beforehand, and who sees all that "
+        f"comes out, tells them apart correctly at most {percent_at_most((1 + curve.advantage) / 2)} of the time. "
+        "Tossing a coin gives 50%.",
+        "The promise is about one example. Somebody who contributed several is protected less: for k of them ε is k "
+        "times as large, and δ grows, too. It is also no promise that nothing is learnt about you: what follows from "
+        "the data of others (say, that smoking is harmful) follows without you, too.",
+    ]
+
+
+def leak(plan: Plan) -> str:
+    """What is left if batches become known."""
+    if relies_on_secrecy(plan):
+        return (
+            "The guarantee relies on nobody knowing which examples were in which batch. If that leaks, the same noise "
+            f"still gives ε = {short(plan.leak.epsilon)} at δ = {short(plan.delta)} (or "
+            f"δ = {short(plan.leak.delta, 3)} at ε = {short(plan.epsilon)}): the guarantee of a run of known order."
+        )
+    return "Nothing changes: the guarantee does not rely on the batches being secret."
+
+
+def conditions(plan: Plan) -> list[str]:
+    """What must be true of the training run."""
+    rule = _BATCHES.get(plan.scheme.kind, _FIXED).format(bins=plan.bins)
+    secret = " Who is in which batch, and the seed behind it, stay secret." if relies_on_secrecy(plan) else ""
+    return [
+        f"Batches are made as analysed: {rule}.{secret}",
+        f"The gradient of every example is clipped to norm {short(plan.clip_norm)} before anything is summed, and "
+        "depends on that example and on what was released before, on nothing else. (Batch normalisation mixes "
+        "examples: it is not covered.)",
+        f"Noise C⁻¹z with a standard deviation of z of {short(plan.stddev, 6)} is added to the sum of every round, "
+        "from fresh randomness that nobody knows. The result is divided by the nominal batch size "
+        f"{short(plan.nominal_size)}, whatever the number of examples in the batch.",
+        f"There are at most {plan.rounds:,} rounds. A run that is resumed continues its noise; a round that was "
+        "released is never run again with other noise.",
+        f"A batch with more than {plan.physical:,} examples is cut to {plan.physical:,} without looking at them.",
+        "Only the noisy sums leave the training. Losses, accuracies or gradient norms of the training data are "
+        "releases of their own, and so is every other run on the same data, the search for hyperparameters included.",
+        f"The settings below, the number of examples ({plan.examples:,}) among them, were chosen without looking at "
+        "the data.",
+    ]
+
+
+def noise(plan: Plan, independent: bool) -> str:
+    """How the noise is correlated, and to what end."""
+    words = (
+        f"The strategy {plan.spec} is a matrix C; training sees its sums plus C⁻¹z, where z is independent noise of "
+        f"standard deviation {short(plan.stddev)}."
+    )
+    if independent:
+        return (
+            words + " C is diagonal here: the noise of every round is independent of that of all others, as in DP-SGD."
+        )
+    return words + (
+        " Noise of one round is partly taken back in later ones, so that sums over many rounds, which are what a model "
+        "is made of, carry less of it."
+    )
+
+
+def batches(plan: Plan) -> str:
+    """How large batches are, and what is cut."""
+    if plan.scheme.inclusion is None:
+        return (
+            f"Batches have a fixed size: {short(plan.nominal_size)} examples on average, at most "
+            f"{plan.scheme.largest:,}, for {plan.physical:,} places. Nothing is truncated."
+        )
+    cost = plan.truncation.delta(plan.epsilon, plan.adjacency)
+    price = f"costs {short(cost, 3)} of δ, which is included" if cost else "costs nothing under this adjacency"
+    return (
+        f"Batches have {short(plan.nominal_size)} examples on average and {plan.physical:,} places. The probability "
+        f"that any batch of the run is truncated is at most {short(plan.truncation.probability, 3)}; "
+        f"{short(plan.truncation.expected, 3)} examples are expected to be left out in the whole run. In privacy, "
+        f"truncation {price}."
+    )
+
+
+def error(plan: Plan) -> str:
+    """What the error is of."""
+    what = "prefix sums of the gradients" if plan.workload == "prefix" else f"the workload {plan.workload}"
+    words = (
+        f"Root-mean-square error of {what}, for clip norm 1 and sums (not means) over batches: less is better. Every "
+        "mechanism is calibrated to the same ε and δ, and “standing” says how sure its figure is."
+    )
+    if plan.adjacency not in ("add-or-remove", "zero-out"):
+        words += " The figures of the others are for add-or-remove adjacency, this plan's is for its own."
+    return words

@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+
+from galton.accounting import Options
+from galton.batching import BallsInBins, physical_size, truncation
+from galton.cache import Cache
+from galton.gaussian import gaussian_delta
+from galton.plan import Alternative, Plan, make_plan, save_plan
+from galton.plan.accountants import leaked, prove
+from galton.plan.guarantee import Certified
+from galton.plan.plan import Leak
+from galton.report import Curve, privacy_curve, render, words
+from galton.report.correlation import WINDOW, noise_correlation
+from galton.report.figures import batch_sizes
+from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
+from tests.test_cli import galton
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs a headless browser: apt-get update && apt-get install -y chromium"
+)
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+HOSTILE = "<script>alert(1)</script>\"'><img src=http://evil.example/x onerror=alert(2)> $x_{ & `"
+SMALL: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 2, "epsilon": 2.0, "delta": 1e-3}
+CALCULATED: dict[str, dict[str, Any]] = {
+    "poisson": {"batching": "poisson"},
+    "cyclic-poisson": {"batching": "cyclic-poisson", "strategy": "sqrt:2"},
+    "mmcc": {"batching": "poisson", "accountant": "mmcc", "strategy": "sqrt:2"},
+    "unamplified": {"batching": "fixed-order", "strategy": "sqrt", "options": Options(adjacency="zero-out")},
+    "tree, replace": {"batching": "shuffle-once", "strategy": "tree", "options": Options(adjacency="replace")},
+}
+KINDS = ("balls-in-bins", *CALCULATED)
+PAGES = ("balls-in-bins", "poisson", "unamplified", "tree, replace")
+MULTIPLIER = 1.1
+"""More than calibrate gives for the balls-in-bins plan (0.957), so that it is certified at once."""
+
+
+def certified_plan(other: Plan) -> Plan:
+    """A balls-in-bins plan with a certificate of its own; what it costs to calibrate and to compare is left out."""
+    strategy, scheme = square_root(16, 4), BallsInBins(64, 8, 16)
+    physical = physical_size(scheme, 1e-12)
+    multiplier, evidence = prove("balls-in-bins", strategy, 8, 2.0, 0.9999e-3, Options(), MULTIPLIER)
+    return replace(
+        other,
+        adjacency="add-or-remove",
+        scheme=scheme,
+        physical=physical,
+        truncation=truncation(scheme, physical),
+        strategy=strategy,
+        spec="sqrt:4",
+        sensitivity=strategy.sensitivity(8),
+        noise_multiplier=multiplier,
+        evidence=evidence,
+        leak=leaked(strategy, scheme, 8, multiplier, "add-or-remove", Leak(2.0, 1e-3)),
+        rmse=multiplier * strategy.sensitivity(8) * strategy.rmse(),
+    )
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Plan]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
+        made = {name: make_plan(**(SMALL | wanted)) for name, wanted in CALCULATED.items()}
+        yield {"balls-in-bins": certified_plan(made["poisson"]), **made}
+
+
+@pytest.fixture(scope="module")
+def curves(plans: dict[str, Plan], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Curve]:
+    cache = Cache(tmp_path_factory.mktemp("cache"))
+    return {name: privacy_curve(plan, cache=cache, points=4) for name, plan in plans.items()}
+
+
+@pytest.fixture(scope="module")
+def pages(plans: dict[str, Plan], curves: dict[str, Curve]) -> dict[str, str]:
+    return {name: render(plans[name], curves[name]) for name in PAGES}
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser would, refusing tags that are left open or closed twice."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "title"):
+            self.text += data
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+# The page
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_well_formed_and_stands_alone(pages: dict[str, str], name: str) -> None:
+    page = Reader(pages[name])
+    assert page.of("html") == [{"lang": "en"}]
+    assert len(page.of("title")) >= 1
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert "http:" not in pages[name]
+    assert "https:" not in pages[name]
+    assert not {"script", "link", "iframe", "object", "embed", "base"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        assert not [key for key in attributes if key.startswith("on")]
+        for key in ("src", "href", "xlink:href"):
+            assert (attributes.get(key) or "#").startswith(("#", "data:image/png;base64,"))
+    wanted = [target[1:] for attributes in page.of("a") if (target := attributes["href"])]
+    wanted += re.findall(r"url\(#([^)]*)\)", pages[name])
+    wanted += [(attributes["href"] or "")[1:] for attributes in page.of("use")]
+    assert set(wanted) <= set(ids)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_headings_are_in_order_and_pictures_have_words(pages: dict[str, str], name: str) -> None:
+    page = Reader(pages[name])
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+    ids = {attributes.get("id") for _, attributes in page.tags}
+    for svg in page.of("svg"):
+        assert svg["role"] == "img"
+        assert set((svg["aria-labelledby"] or "").split()) <= ids
+    assert len(page.of("svg")) >= 4
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_colours_of_pictures_are_those_of_the_page(pages: dict[str, str], name: str) -> None:
+    for svg in re.findall(r"<svg.*?</svg>", pages[name], flags=re.DOTALL):
+        assert not re.findall(r"(?:fill|stroke): #\w+", svg)
+        assert "DejaVu" not in svg
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_numbers_of_the_plan_are_told(plans: dict[str, Plan], pages: dict[str, str], name: str) -> None:
+    plan, text = plans[name], Reader(pages[name]).text
+    told = [plan.digest, plan.strategy.digest, plan.statement, plan.adjacency, plan.scheme.kind, plan.spec]
+    told += [repr(plan.noise_multiplier), repr(plan.stddev), repr(plan.rmse), repr(plan.delta), repr(plan.clip_norm)]
+    told += [one.description for one in plan.alternatives] + list(plan.versions.values())
+    if isinstance(plan.evidence, Certified):
+        found = plan.evidence.certificate
+        told += [f"{found['samples']:,}", str(found["seed"]), "the operating system"]
+    assert [one for one in told if one not in text] == []
+
+
+def test_what_a_plan_says_cannot_become_markup_and_a_chosen_seed_is_told(
+    plans: dict[str, Plan], curves: dict[str, Curve]
+) -> None:
+    plan, curve = plans["balls-in-bins"], curves["balls-in-bins"]
+    assert isinstance(plan.evidence, Certified)
+    assert not plan.evidence.certificate["seed_chosen_by_user"]
+    found = plan.evidence.certificate | {"bound": HOSTILE, "created": HOSTILE, "seed_chosen_by_user": True}
+    found["by_direction"] = [one | {"sampler": HOSTILE, "direction": HOSTILE} for one in found["by_direction"]]
+    evil = replace(
+        plan,
+        strategy=identity(16),
+        spec=HOSTILE,
+        workload=HOSTILE,
+        versions={HOSTILE: HOSTILE},
+        alternatives=(Alternative(HOSTILE, HOSTILE, 3.0, HOSTILE),),
+        evidence=Certified(found),
+    )
+    page = Reader(render(evil, replace(curve, words=HOSTILE)))
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    assert page.text.count(HOSTILE) >= 12
+    assert "CHOSEN BY THE USER" in page.text
+    assert "the operating system" not in page.text
+
+
+def test_a_plan_says_what_is_left_if_batches_leak(plans: dict[str, Plan], pages: dict[str, str]) -> None:
+    assert "does not rely on the batches being secret" in Reader(pages["unamplified"]).text
+    leaking = replace(plans["unamplified"], leak=Leak(7.5, 0.25))
+    assert "ε = 7.5 at δ = 0.001 (or δ = 0.25 at ε = 2)" in words.leak(leaking)
+    assert "stay secret" in words.conditions(leaking)[0]
+
+
+# The curve
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_curve_has_the_point_of_the_plan(plans: dict[str, Plan], curves: dict[str, Curve], name: str) -> None:
+    plan, curve = plans[name], curves[name]
+    at = min(range(len(curve.epsilons)), key=lambda index: abs(curve.epsilons[index] - plan.epsilon))
+    assert curve.epsilons[at] == pytest.approx(plan.epsilon)
+    assert (0.1 if name == "balls-in-bins" else 0.8) * plan.delta < curve.uppers[at] <= plan.delta
+    assert sorted(curve.uppers, reverse=True) == list(curve.uppers)
+    assert all(guess <= upper * 1.001 for guess, upper in zip(curve.estimates, curve.uppers, strict=False))
+
+
+def test_curve_without_amplification_is_the_gaussian_one(plans: dict[str, Plan], curves: dict[str, Curve]) -> None:
+    for name, sides in (("unamplified", 1), ("tree, replace", 2)):
+        mu, curve = sides / plans[name].noise_multiplier, curves[name]
+        assert curve.uppers == pytest.approx([gaussian_delta(one, mu) for one in curve.epsilons], rel=1e-6)
+        assert curve.advantage == pytest.approx(math.erf(mu / math.sqrt(8)), rel=1e-9)
+        exact = float(ndtr(ndtri(0.01) + mu))
+        assert exact <= curve.hits(0.01) <= 1.2 * exact
+
+
+def test_curve_is_kept_by_plan_and_seed(plans: dict[str, Plan], tmp_path: Path) -> None:
+    plan, cache = plans["balls-in-bins"], Cache(tmp_path)
+    first = privacy_curve(plan, cache=cache, points=2)
+    assert privacy_curve(plan, cache=cache, points=2) == first
+    assert privacy_curve(plan, Options(seed=1), cache, points=2) != first
+
+
+def test_truncation_is_part_of_the_curve(plans: dict[str, Plan], curves: dict[str, Curve], tmp_path: Path) -> None:
+    plan = plans["poisson"]
+    tight = replace(plan, truncation=replace(plan.truncation, displacement=1e-4))
+    found = privacy_curve(tight, cache=Cache(tmp_path), points=4)
+    assert found.uppers[0] == pytest.approx(curves["poisson"].uppers[0] + 1e-4)
+
+
+# What the pictures show
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        identity(1),
+        square_root(7),
+        Blt(300, [0.9, 0.5], [0.2, 0.1]),
+        Scaled(square_root(90, 5), np.linspace(1, 3, 90)),
+        Dense(np.tril(np.random.default_rng(1).random((60, 60))) + 3 * np.eye(60)),
+        Tree(50),
+    ],
+    ids=lambda strategy: f"{strategy.kind}-{strategy.rounds}",
+)
+def test_correlation_is_that_of_the_noise(strategy: Strategy) -> None:
+    found = noise_correlation(strategy)
+    assert found is not None
+    inverse = strategy.inverse()
+    covariance = inverse @ inverse.T
+    deviations = np.sqrt(covariance.diagonal())
+    exact = covariance / np.outer(deviations, deviations)
+    np.testing.assert_allclose(found.window, exact[-WINDOW:, -WINDOW:], atol=1e-12)
+    np.testing.assert_allclose(found.with_last, exact[-1, strategy.rounds - 1 - found.lags], atol=1e-12)
+    np.testing.assert_allclose(found.deviations, deviations[found.places], rtol=1e-10)
+    assert found.independent == (strategy.rounds == 1)
+
+
+def test_long_runs_are_shown_in_part() -> None:
+    long, short = Blt(50_000, [0.9], [0.2]), Blt(4096, [0.9], [0.2])
+    found, same = noise_correlation(long), noise_correlation(short)
+    assert found is not None
+    assert same is not None
+    assert found.rounds == 4096
+    np.testing.assert_allclose(found.window, same.window, atol=1e-12)
+    assert noise_correlation(Tree(3000)) is None
+
+
+def test_batch_sizes_are_binomial() -> None:
+    from scipy.stats import binom
+
+    sizes, chances = batch_sizes(1000, 0.02, 60)
+    np.testing.assert_allclose(chances, binom.pmf(sizes, 1000, 0.02), rtol=1e-9)
+    assert chances.sum() == pytest.approx(1, abs=1e-4)
+    assert sizes[-1] > 60
+    assert batch_sizes(10**8, 0.01, 1_010_000)[0].size <= 300
+    assert batch_sizes(5, 1.0, 5)[1].tolist()[-1] == 1
+
+
+# The command
+
+
+def test_command_writes_beside_the_plan_or_elsewhere(
+    plans: dict[str, Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GALTON_CACHE", str(tmp_path / "cache"))
+    folder = save_plan(plans["unamplified"], tmp_path / "plan")
+    result = galton("report", str(folder), "--json")
+    assert result.code == 0
+    assert json.loads(result.out)["path"] == str(folder / "report.html")
+    other = tmp_path / "new" / "page.html"
+    assert galton("report", str(folder), "-o", str(other)).code == 0
+    assert other.read_bytes() == (folder / "report.html").read_bytes()
+    assert galton("verify", str(folder)).code == 0
+
+
+def test_command_refuses_and_leaves_what_is_there(plans: dict[str, Plan], tmp_path: Path) -> None:
+    folder = save_plan(plans["unamplified"], tmp_path / "plan")
+    (folder / "report.html").write_text("old")
+    assert galton("report", str(folder), "-o", str(tmp_path)).code == 2
+    (folder / "plan.json").write_text((folder / "plan.json").read_text().replace("zero-out", "zero-in"))
+    result = galton("report", str(folder))
+    assert result.code == 2
+    assert "was changed" in result.err
+    assert (folder / "report.html").read_text() == "old"
+    assert galton("report", str(tmp_path / "nothing")).code == 2
+
+
+# In a browser
+
+MEASURE = """<!DOCTYPE html><html><body><script>
+addEventListener("load", () => {
+  const found = [...document.querySelectorAll("iframe")].map(frame => {
+    const page = frame.contentDocument, root = page.documentElement;
+    const wide = [...page.querySelectorAll("body *:not(svg *)")].filter(
+      one => one.getBoundingClientRect().right > root.clientWidth + 0.5 && one.getClientRects().length);
+    return {name: frame.title, width: root.clientWidth, scroll: root.scrollWidth,
+            wide: wide.map(one => one.outerHTML.slice(0, 80)),
+            svgs: [...page.querySelectorAll("svg")].map(one => one.getBoundingClientRect()).map(
+              box => [box.width, box.height])};
+  });
+  const result = document.createElement("pre");
+  result.id = "result";
+  result.textContent = JSON.stringify(found);
+  document.body.append(result);
+});
+</script>"""
+
+
+def chromium(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    assert CHROMIUM is not None
+    quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
+    fixed = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-sync", "--hide-scrollbars", *quiet]
+    profile = f"--user-data-dir={folder / 'profile'}"
+    done = subprocess.run(
+        [*fixed, profile, "--enable-logging=stderr", *options], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr
+    return done
+
+
+@browser
+def test_fits_phone_and_desktop(pages: dict[str, str], tmp_path: Path) -> None:
+    frames = "".join(
+        f'<iframe title="{name}" style="border:0;width:{width}px;height:800px" srcdoc="{html.escape(page)}"></iframe>'
+        for name, page in pages.items()
+        for width in (360, 390, 768, 1280)
+    )
+    (tmp_path / "all.html").write_text(MEASURE + frames)
+    done = chromium(tmp_path, "--virtual-time-budget=10000", "--dump-dom", (tmp_path / "all.html").as_uri())
+    result = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, flags=re.DOTALL)
+    assert result is not None
+    found = json.loads(html.unescape(result[1]))
+    assert len(found) == 4 * len(pages)
+    for one in found:
+        assert one["scroll"] <= one["width"], one
+        assert one["wide"] == []
+        assert len(one["svgs"]) >= 4
+        assert all(min(size) > 100 for size in one["svgs"])
+
+
+@browser
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_is_readable_by_day_and_night(pages: dict[str, str], tmp_path: Path, mode: str) -> None:
+    from matplotlib.image import imread
+
+    page, picture = tmp_path / "report.html", tmp_path / "picture.png"
+    page.write_text(pages["balls-in-bins"])
+    extra = ["--force-dark-mode"] if mode == "dark" else []
+    chromium(tmp_path, *extra, "--window-size=1280,1000", f"--screenshot={picture}", page.as_uri())
+    brightness = imread(picture)[..., :3].mean(axis=-1)
+    background = np.median(brightness)
+    assert background < 0.2 if mode == "dark" else background > 0.9
+    assert np.mean(np.abs(brightness - background) > 0.5) > 0.01
