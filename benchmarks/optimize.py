@@ -6,7 +6,6 @@ python benchmarks/optimize.py figures | timing | samples | rounds     (one part)
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 import time
@@ -18,13 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import galton
 from benchmarks.common import RESULTS, markdown, write
 from benchmarks.many_bins import peak_gigabytes
-from galton.optimization.amplified import Run
-from galton.optimization.descent import gradient_descent
-from galton.optimization.families import BltFamily, parse_family
-from galton.optimization.search import History, Target, descend, design, judge
-from galton.optimization.starts import blt_starts
-from galton.sampling.base import wide_jax
-from galton.threads import one_blas_thread
+from galton.accounting.calibration import DEFAULT_TAU
+from galton.paper.sample_counts import EPSILONS, Study
+from galton.paper.timings import BATCHES, EPOCHS, PAPER, paper_method
 
 DELTA = 1e-5
 GOALS = {
@@ -39,13 +34,8 @@ GOALS = {
 }
 POISSON = {0.5: 82.7, 1.0: 45.4, 4.0: 15.3, 8.0: 9.48}
 """RMSE of the best banded Toeplitz C with Poisson sampling, from the issue."""
-
-PAPER: dict[int, dict[int, tuple[int | None, ...]]] = {
-    131_072: {32: (377, 384, 312), 64: (383, 324, 659), 128: (389, 770, 3595)},
-    1_048_576: {32: (374, 395, 468), 64: (525, 664, 805), 128: (1060, 1435, None)},
-}
-"""Seconds on a V100 for 300 iterations; columns are 16, 32 and 64 epochs; None ran out of memory."""
-EPOCHS = (16, 32, 64)
+POWERS = (5, 8, 11, 14, 17)
+"""Numbers of samples in the study of samples, as powers of two."""
 
 
 def alone(*arguments: str) -> dict[str, Any]:
@@ -112,39 +102,13 @@ def rounds() -> None:
     markdown("optimize_rounds", ("family", "bins", "RMSE", "seconds", "peak GB"), table)
 
 
-def _target(estimator: str, samples: int, epsilon: float) -> Target:
-    return Target(epsilon, DELTA / 1.05, galton.Options(seed=1), estimator, samples, 1)
-
-
-def _run(bins: int, rounds: int, target: Target) -> Run:
-    return Run(bins, galton.prefix_sums(rounds), "rmse", target, "lbfgs", 0, History())
-
-
 def timing() -> None:
     """The paper's table: seconds of 300 of its iterations here (extrapolated), on its V100, and of our method."""
     rows: list[dict[str, Any]] = []
-    for bins in (32, 64, 128):
-        for column, epochs in enumerate(EPOCHS):
-            total = bins * epochs
-            ours = alone("blt:4", str(bins), str(total), "1")
-            row: dict[str, Any] = {"bins": bins, "epochs": epochs, "ours": ours}
-            with wide_jax(), one_blas_thread():
-                family = BltFamily(total, 4)
-                problem = _run(bins, total, _target("plain", 1024, 1.0)).problem(family)
-                start = blt_starts(family, bins)[0]
-                # What 300 iterations of gradient descent reach, with draws as good as ours so that it is quick.
-                reached = gradient_descent(problem, start, _target("mixture", 512, 1.0), 300, History())
-                row["paper_rmse"] = math.exp(judge(problem, reached, _target("mixture", 1, 1.0), "fresh", 1 << 15))
-                for samples in PAPER:
-                    target = _target("plain", samples, 1.0)
-                    gradient_descent(problem, reached, _target("plain", 1024, 1.0), 1, History())  # compiles
-                    begun, iterations = time.perf_counter(), 1 if samples > 1 << 17 else 2
-                    gradient_descent(problem, reached, target, iterations, History())
-                    seconds = PAPER[samples][bins]
-                    row[str(samples)] = {
-                        "seconds_300_extrapolated": (time.perf_counter() - begun) / iterations * 300,
-                        "paper_v100": seconds[column],
-                    }
+    for bins in BATCHES:
+        for epochs in EPOCHS:
+            ours = alone("blt:4", str(bins), str(bins * epochs), "1")
+            row: dict[str, Any] = {"bins": bins, "epochs": epochs, "ours": ours} | paper_method(bins, epochs)
             rows.append(row)
             print(row)
             write("optimize_timing", rows)
@@ -176,44 +140,27 @@ def timing() -> None:
 def samples() -> None:
     """Final RMSE on fresh samples, by samples per iteration of the search; plain and tilted draws."""
     rows = []
-    with wide_jax(), one_blas_thread():
-        for epsilon in (0.5, 1.0, 2.0, 4.0):
-            run = _run(128, 2048, _target("mixture", 4096, epsilon))
-            problem = run.problem(parse_family("blt:4", 2048))
-            start = blt_starts(BltFamily(2048, 4), 128)[1]
-            fresh = _target("mixture", 1, epsilon)
-            for estimator in ("plain", "tilted"):
-                for power in (5, 8, 11, 14, 17):
-                    target = _target(estimator, 1 << power, epsilon)
-                    row = {"epsilon": epsilon, "estimator": estimator, "samples": 1 << power}
-                    try:
-                        guess = design(problem, start, fresh, "guess", 4096)(problem.gram(start)).log_sigma
-                        level = design(problem, start, target, "study", 1 << power, guess, approach=False)
-                        found = descend(
-                            lambda parameters: problem.value_and_gradient(parameters, level),  # noqa: B023
-                            start,
-                            12,
-                            lambda value: None,
-                        )
-                        row["rmse"] = math.exp(judge(problem, found, fresh, "study", 1 << 15))
-                    except galton.GaltonError as error:
-                        row["failed"] = str(error)
-                    rows.append(row)
-                    print(row)
-                    write("optimize_samples", rows)
+    for epsilon in EPSILONS:
+        study = Study(epsilon, tau=DEFAULT_TAU)
+        for estimator in ("plain", "tilted"):
+            for power in POWERS:
+                row: dict[str, Any] = {"epsilon": epsilon, "estimator": estimator, "samples": 1 << power}
+                rows.append(row | {"rmse": study.rmse(estimator, 1 << power)})
+                print(rows[-1])
+                write("optimize_samples", rows)
     table = []
-    for power in (5, 8, 11, 14, 17):
+    for power in POWERS:
         cells = []
         for estimator in ("plain", "tilted"):
-            for epsilon in (0.5, 1.0, 2.0, 4.0):
+            for epsilon in EPSILONS:
                 (row,) = (
                     one
                     for one in rows
                     if (one["samples"], one["estimator"], one["epsilon"]) == (1 << power, estimator, epsilon)
                 )
-                cells.append(f"{row['rmse']:.2f}" if "rmse" in row else "too few")
+                cells.append("too few" if row["rmse"] is None else f"{row['rmse']:.2f}")
         table.append((f"2^{power}", *cells))
-    header = ("samples", *(f"{one} {epsilon:g}" for one in ("plain", "tilted") for epsilon in (0.5, 1, 2, 4)))
+    header = ("samples", *(f"{one} {epsilon:g}" for one in ("plain", "tilted") for epsilon in EPSILONS))
     markdown("optimize_samples", header, table)
 
 

@@ -2,46 +2,104 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from galton.cli import app, options, show
 from galton.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from galton.paper import Point, Question, Recipe, Result
+    from galton.sampling.schedule import Progress
+
+    Make = Callable[[Recipe, Progress], tuple[Result, list[Path]] | None]
+
 
 @app.command()
 def paper(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which result; --list names them.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which result, or all; --list names them.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Name all results and about how long they take.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")] = Path("results"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache holds.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache or the folder holds.")] = False,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Text and pictures anew from the CSV in the folder.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn; kept with the result.")] = 1,
     as_json: options.AsJson = False,
 ) -> None:
-    """Regenerate a table or figure of the paper, with the paper's values beside ours."""
+    """Regenerate a table or figure of the paper: CSV, plot, text, and where it comes from.
+
+    `all` makes everything and can be stopped and started again: what the same code has made already is left as it is,
+    and points that were computed are not computed twice.
+    """
     from galton.cache import default_cache
-    from galton.paper import RESULTS, find_result, write_result
+    from galton.paper import ALL, RESULTS, Maker, find_results, is_made, regenerate
+    from galton.paper import redraw as draw_again
 
     if list_:
-        if as_json:
-            return show.print_json({"results": {one.name: one.title for one in RESULTS.values()}})
-        rows = [(one.name, f"{one.title} (about {one.minutes:g} min)") for one in RESULTS.values()]
-        return show.print_table("results of the paper", rows)
+        return _list(RESULTS, as_json)
     if name is None:
-        raise InvalidArgument("name", None, "must be one of " + ", ".join(RESULTS))
-    recipe = find_result(name)
+        raise InvalidArgument("name", None, "must be one of " + ", ".join((*RESULTS, ALL)))
+    recipes = find_results(name)
     if output.exists() and not output.is_dir():
         raise InvalidArgument("output", str(output), "must be a folder")
+    if fresh and redraw:
+        raise InvalidArgument("redraw", redraw, "computes nothing, so that there is nothing to compute afresh")
     cache = default_cache().emptied() if fresh else default_cache()
+    memory: dict[Question, Point] = {}  # serves the next result, even where the cache must not
+
+    def make(recipe: Recipe, progress: Progress) -> tuple[Result, list[Path]] | None:
+        maker = Maker(cache, seed, progress, memory)
+        if redraw:
+            return draw_again(recipe, output)
+        if name == ALL and not fresh and is_made(recipe, maker, output):
+            return None
+        return regenerate(recipe, maker, output)
+
+    if name == ALL:
+        return _make_all(recipes, make, output, as_json)
     with show.progress_bar() as progress:
-        result = recipe.make(cache, progress)
-    paths = write_result(result, output)
+        made = make(recipes[0], progress)
+    assert made is not None
+    result, paths = made
     if as_json:
         return show.print_json(result.to_json() | {"path": str(output), "files": [str(path) for path in paths]})
     grid = [tuple(_words(row[column]) for column in result.columns) for row in result.rows]
     show.print_grid(result.title, result.columns, grid)
     return show.print_table("", [("", result.text), ("written", ", ".join(map(str, paths)))])
+
+
+def _list(results: dict[str, Recipe], as_json: bool) -> None:
+    if as_json:
+        titles = {one.name: one.title for one in results.values()}
+        return show.print_json({"results": titles, "minutes": {one.name: one.minutes for one in results.values()}})
+    rows = [(one.name, f"{one.title} (about {one.minutes:g} min)") for one in results.values()]
+    everything = "all of them; stop it with Ctrl-C, start it again and it goes on (under 3 hours on two cores)"
+    return show.print_table("results of the paper", [*rows, ("all", everything)])
+
+
+def _make_all(recipes: list[Recipe], make: Make, output: Path, as_json: bool) -> None:
+    """Makes one result after the other; one line each on stderr, so that a log shows how far it is."""
+    begun, made = time.perf_counter(), dict[str, Any]()
+    with show.progress_bar() as progress:
+        for index, recipe in enumerate(recipes):
+            progress(f"all | {recipe.name}", index, len(recipes))
+            start = time.perf_counter()
+            found = make(recipe, progress)
+            words = (
+                "already made" if found is None else f"{len(found[0].rows)} rows, {time.perf_counter() - start:.0f} s"
+            )
+            typer.echo(f"galton: {recipe.name} ({index + 1} of {len(recipes)}): {words}", err=True)
+            made[recipe.name] = "kept" if found is None else "made"
+        progress("all | done", len(recipes), len(recipes))
+    seconds = time.perf_counter() - begun
+    if as_json:
+        return show.print_json({"results": made, "path": str(output), "seconds": seconds})
+    return show.print_table("", [*made.items(), ("written to", str(output)), ("time", f"{seconds:.0f} s")])
 
 
 def _words(value: object) -> str:

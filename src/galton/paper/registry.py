@@ -1,16 +1,31 @@
-"""All results that can be regenerated. A new one is one recipe here."""
+"""All results that can be regenerated, in the order in which `all` makes them. A new one is one recipe here."""
 
 from __future__ import annotations
 
 from galton.errors import InvalidArgument
+from galton.paper.appendix import APPENDIX
+from galton.paper.banded import BANDMF, BANDMF64, BEST_BANDS, DPSGD
+from galton.paper.batching_picture import BATCHING_PICTURE
+from galton.paper.dimension_reduction import DIMENSION_REDUCTION
+from galton.paper.optimized import OPTIMIZED_RECIPE
 from galton.paper.result import Recipe
+from galton.paper.sample_counts import SAMPLES
+from galton.paper.sampling_probability import SAMPLING_PROBABILITY
 from galton.paper.tables import BANDS_TABLE, SIGMA_TABLE
+from galton.paper.timings import TIMING
 
-RESULTS: dict[str, Recipe] = {recipe.name: recipe for recipe in (SIGMA_TABLE, BANDS_TABLE)}
+ALL = "all"
+_RECIPES = (
+    *(BATCHING_PICTURE, DIMENSION_REDUCTION, DPSGD, BANDMF64, BANDMF, BEST_BANDS, SAMPLING_PROBABILITY),
+    *(SIGMA_TABLE, BANDS_TABLE, OPTIMIZED_RECIPE, SAMPLES, TIMING, APPENDIX),
+)
+RESULTS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 
 
-def find_result(name: str) -> Recipe:
-    """Returns the recipe of this name."""
+def find_results(name: str) -> list[Recipe]:
+    """Returns the recipe of this name, or all of them."""
+    if name == ALL:
+        return list(_RECIPES)
     if name not in RESULTS:
-        raise InvalidArgument("name", name, "must be one of " + ", ".join(RESULTS) + " (galton paper --list)")
-    return RESULTS[name]
+        raise InvalidArgument("name", name, "must be one of " + ", ".join((*RESULTS, ALL)) + " (galton paper --list)")
+    return [RESULTS[name]]
