@@ -188,6 +188,13 @@ def test_truncation_is_taken_off_delta_or_refused() -> None:
     assert tight.evidence.certificate["delta"] == pytest.approx(room_for(1e-3 - lost))
 
 
+def test_one_bin_has_a_place_for_an_example_more() -> None:
+    plan = make_plan(**{**SMALL, "batch_size": 64}, strategy="sqrt")
+    assert (plan.bins, plan.physical) == (1, 65)
+    assert plan.truncation.delta(4.0) == 0
+    assert plan.noise_multiplier == pytest.approx(1 / galton.gaussian_mu(4.0, room_for(1e-3)), rel=0.02)
+
+
 def test_the_default_strategy_is_optimised_and_beats_what_is_not() -> None:
     plan = make_plan(**{**SMALL, "epochs": 2})
     assert plan.spec == "blt:4+scale"

@@ -59,7 +59,7 @@ class History:
             self.watch(stage, len(self.rows), found)
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C: carries the best parameters found so far."""
 
     def __init__(self, parameters: FloatArray) -> None:

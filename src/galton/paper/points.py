@@ -21,7 +21,6 @@ from galton.baselines.peers import version_of
 from galton.cache import Cache, Json
 from galton.errors import InvalidArgument, count
 from galton.optimization import optimize, unamplified_optimum
-from galton.optimization.search import Interrupted
 from galton.optimization.spec import resolve_strategy
 from galton.pair import dominating_pair
 from galton.sampling.base import SEED_LIMIT
@@ -151,10 +150,7 @@ class Maker:
         known = self.cache.get(inputs)
         self.tally["computed" if known is None else "cached"] += 1
         if known is None:
-            try:
-                known = make()
-            except Interrupted:  # Ctrl-C in a search: what it has so far is no result
-                raise KeyboardInterrupt from None
+            known = make()
             self.cache.put(inputs, known)
         return known
 

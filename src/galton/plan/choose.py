@@ -85,6 +85,8 @@ def choose(spec: str, accountant: str, setting: Setting, options: Options) -> Ch
         tau=TAU,
         watch=lambda stage, index, value: _tell(options, f"optimising {stage} | {value:.5g}", index, index + 10),
     )
+    if found.interrupted:
+        raise KeyboardInterrupt
     return Chosen(found.strategy, found.noise_multiplier, ())
 
 

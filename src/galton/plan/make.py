@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from galton.accounting import Options
 from galton.baselines import Setting
-from galton.batching import physical_size, truncation
+from galton.batching import Scheme, physical_size, truncation
 from galton.batching.batches import DEFAULT_TRUNCATION
 from galton.errors import InvalidArgument, choice, count, positive, probability
 from galton.plan.accountants import SAMPLINGS, leaked, prove
@@ -77,15 +77,12 @@ def make_plan(
     first.check_covered(accountant)
     first.check_adjacency(options.adjacency)
     if physical is None:
-        physical = physical_size(first, DEFAULT_TRUNCATION)
+        physical = _enough_places(first, epsilon, delta, options.adjacency)
     lost = truncation(first, physical).delta(epsilon, options.adjacency)
     if lost > MOST_TRUNCATION * delta:
-        raise InvalidArgument(
-            "physical",
-            physical,
-            f"truncation would cost {lost:.3g} of delta; take {physical_size(first, DEFAULT_TRUNCATION)}, or "
-            "adjacency zero-out, under which truncation is free",
-        )
+        enough = _enough_places(first, epsilon, delta, options.adjacency)
+        remedy = f"truncation would cost {lost:.3g} of delta; take {enough}, or adjacency zero-out, where it is free"
+        raise InvalidArgument("physical", physical, remedy)
     setting = Setting(bins, epochs, epsilon, delta - lost, target)
     spec = strategy or DEFAULTS[accountant]
     chosen = choose(spec, accountant, setting, options)
@@ -118,3 +115,14 @@ def make_plan(
     )
     evidence.check(plan)
     return plan
+
+
+def _enough_places(scheme: Scheme, epsilon: float, delta: float, adjacency: str) -> int:
+    """Returns a physical size at which truncation hardly ever happens, and costs next to nothing of delta.
+
+    A neighbouring data set may have an example more: with one bin, one place more than examples is needed.
+    """
+    physical = physical_size(scheme, DEFAULT_TRUNCATION)
+    while truncation(scheme, physical).delta(epsilon, adjacency) > 1e-3 * delta:
+        physical += 1
+    return physical

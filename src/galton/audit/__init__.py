@@ -1,0 +1,8 @@
+"""Audit of a plan: drives what really runs with a worst-case canary and compares with what was certified."""
+
+from galton.audit.audit import Audit, audit
+from galton.audit.bound import Limit
+from galton.audit.checks import Check
+from galton.audit.system import RealSystem, System
+
+__all__ = ["Audit", "Check", "Limit", "RealSystem", "System", "audit"]

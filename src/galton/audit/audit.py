@@ -1,0 +1,197 @@
+"""The audit: real batches and real noise, attacked; what that proves, next to what was certified."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from galton.audit.attack import Attack, Bins, attack_on
+from galton.audit.batch_checks import BatchTally
+from galton.audit.bound import Limit, limit, visible_delta
+from galton.audit.certified import certified_epsilon
+from galton.audit.checks import FALSE_ALARM, Check, Finding, exact, judge, two_samples
+from galton.audit.noise_checks import MOST, noise_findings
+from galton.audit.system import RealSystem, System
+from galton.audit.trials import Trials, noise_sample, run_once, shape_for
+from galton.audit.whitening import Whitening
+from galton.errors import FloatArray, count, positive
+from galton.pair import Direction, directions, dominating_pair
+from galton.plan.plan import Plan
+
+FAILURE = 1e-4
+"""Probability that the lower bound on epsilon exceeds the truth, all directions and deltas together."""
+MODEL_ENTRIES = 1 << 25
+"""Normals drawn for the accountant's model, at most."""
+LEAST_RUNS = 2
+"""Noise must differ between runs."""
+SPARE = 0.25
+"""Share of the time that is left for the model and the checks."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+      plan: content hash.
+      epsilon_lower: epsilon of what really runs is at least this, at `delta`, except with probability `failure`.
+      epsilon_certified: what the accountant proves at the same delta.
+      delta: the plan's, or a larger one that this many trials can resolve.
+      plan_epsilon, plan_delta, adjacency: what the plan claims.
+      consistent: all checks passed, and no lower bound is above what was certified.
+      trials: trials with a canary that the bound rests on.
+      runs: real runs.
+      failure, false_alarm: probabilities that a bound is wrong, that a correct system fails a check.
+      limits: bounds in every direction, at the plan's delta too.
+      checks: all checks.
+    """
+
+    plan: str
+    epsilon_lower: float
+    epsilon_certified: float
+    delta: float
+    plan_epsilon: float
+    plan_delta: float
+    adjacency: str
+    consistent: bool
+    trials: int
+    runs: int
+    failure: float
+    false_alarm: float
+    limits: tuple[Limit, ...]
+    checks: tuple[Check, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary."""
+        return asdict(self)
+
+
+def audit(
+    plan: Plan,
+    *,
+    seconds: float = 60.0,
+    trials: int | None = None,
+    seed: int | None = None,
+    system: System | None = None,
+    progress: Progress | None = None,
+) -> Audit:
+    """Runs the real batches and the real noise of a plan many times and attacks them.
+
+    Formal guarantee: `epsilon_lower` exceeds the epsilon (at `delta`) of the system that ran with probability at most
+    FAILURE, whatever the system does, as long as its runs are independent and so are the coordinates of its noise
+    and, for balls-in-bins, the bins; the checks test just that. A correct system fails a check with probability at
+    most FALSE_ALARM. See docs/audit.md for what an audit cannot see.
+
+    Args:
+      plan: what should run.
+      seconds: about how long it may take; at least two runs are made.
+      trials: make at least this many trials with a canary, however long it takes: with a seed, an audit that can be
+        repeated.
+      seed: of the auditor and, through it, of the system; None leaves both to the operating system.
+      system: what runs, by default the real thing.
+      progress: called as progress(what, done, total).
+    """
+    start = time.perf_counter()
+    positive("seconds", seconds)
+    if trials is not None:
+        count("trials", trials)
+    system = system or RealSystem(plan)
+    whitening = Whitening(plan.strategy)
+    attack = attack_on(plan, whitening)
+    random = np.random.default_rng(secrets.randbits(128) if seed is None else [count("seed", seed, at_least=0)])
+    shape = shape_for(plan, attack, seconds, trials)
+    tally, first = BatchTally(plan), set()
+    runs: list[Trials] = []
+    while True:
+        begun = time.perf_counter()
+        sampled = 8 if runs else noise_sample(plan.rounds, MOST)
+        done = run_once(plan, system, attack, shape, random, seed is not None, sampled)
+        tally.add(done.seen)
+        first.add(done.noise[0, :8].tobytes())
+        if not runs:
+            decoded = whitening.apply(done.noise.astype(np.float64)) / plan.stddev
+        runs.append(done)
+        spent, last = time.perf_counter() - start, time.perf_counter() - begun
+        share = (spent + last) / (seconds * (1 - SPARE)) if trials is None else len(runs) * shape.canaries / trials
+        if progress is not None:
+            progress("trials", int(100 * min(share, 1.0)), 100)
+        if share >= 1 and len(runs) >= LEAST_RUNS:
+            break
+    found = noise_findings(decoded)
+    found.append(exact("noise fresh", len(runs) - len(first), "no two runs have the same noise"))
+    found += tally.findings()
+    model = _model(attack, random, runs)
+    found += _distribution(plan, attack, runs, model)
+    checks = judge(found)
+    limits, headline, certified = _limits(plan, runs, model, seed)
+    bounded = all(one.epsilon_lower <= certified[one.delta] for one in limits)
+    return Audit(
+        plan=plan.digest,
+        epsilon_lower=max(one.epsilon_lower for one in limits if one.delta == headline),
+        epsilon_certified=certified[headline],
+        delta=headline,
+        plan_epsilon=plan.epsilon,
+        plan_delta=plan.delta,
+        adjacency=plan.adjacency,
+        consistent=bounded and all(one.passed for one in checks),
+        trials=sum(int(one.worst_inside.sum()) for one in runs),
+        runs=len(runs),
+        failure=FAILURE,
+        false_alarm=FALSE_ALARM,
+        limits=limits,
+        checks=checks,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _model(attack: Attack, random: np.random.Generator, runs: list[Trials]) -> tuple[FloatArray, FloatArray]:
+    """Draws from the accountant's model, with the bins or groups that the trials had where those are known."""
+    own = np.concatenate([one.own for one in runs])
+    size = min(2 * own.size, max(10_000, MODEL_ENTRIES // attack.weights.shape[1]))
+    step = max(1000, MODEL_ENTRIES // (16 * attack.weights.shape[1]))
+    parts = [random.choice(own, min(step, size - start)) for start in range(0, size, step)]
+    drawn = [attack.model(random, part) for part in parts]
+    return np.concatenate([one[0] for one in drawn]), np.concatenate([one[1] for one in drawn])
+
+
+def _distribution(
+    plan: Plan, attack: Attack, runs: list[Trials], model: tuple[FloatArray, FloatArray]
+) -> list[Finding]:
+    """Do the ratios have the distribution that was analysed?"""
+    inside = np.concatenate([one.inside[one.whole] for one in runs])
+    outside = np.concatenate([one.outside for one in runs])
+    found = [
+        two_samples("ratio with canary", inside, model[0], "the log ratio is distributed as analysed"),
+        two_samples("ratio without canary", outside, model[1], "the log ratio is distributed as analysed"),
+    ]
+    if isinstance(attack, Bins) and plan.strategy.rows == plan.rounds and not plan.strategy.has_negative:
+        pair = dominating_pair(plan.strategy, plan.bins, plan.noise_multiplier)
+        off = np.abs(pair.gram - attack.gram).max() / pair.gram.max()
+        found.append(exact("pair", int(not off < 1e-6), "the attack faces the pair that the accountant analysed"))
+    return found
+
+
+def _limits(
+    plan: Plan, runs: list[Trials], model: tuple[FloatArray, FloatArray], seed: int | None
+) -> tuple[tuple[Limit, ...], float, dict[float, float]]:
+    """Bounds at the plan's delta and at the headline's, which the trials can resolve; and what is certified there."""
+    inside = np.concatenate([one.inside[one.worst_inside] for one in runs])
+    outside = np.concatenate([one.outside[one.worst_outside] for one in runs])
+    sides = {
+        Direction.MIXTURE_FIRST: (inside, outside, model[0]),
+        Direction.NOISE_FIRST: (-outside, -inside, -model[1]),
+        Direction.REPLACE: (inside, outside, model[0]),
+    }
+    headline = visible_delta(plan.delta, inside.size)
+    deltas, ways = sorted({plan.delta, headline}), directions(plan.adjacency)
+    share = FAILURE / (len(deltas) * len(ways))
+    limits = tuple(limit(way.value, *sides[way], delta, share) for delta in deltas for way in ways)
+    return limits, headline, {delta: certified_epsilon(plan, delta, seed) for delta in deltas}

@@ -1,0 +1,89 @@
+"""Who took part when, in several realisations of the real batches, and which of them carry a canary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from galton.batching import Batch
+from galton.errors import InvalidArgument
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Participation:
+    """Several realisations side by side; an example of realisation r has the number r * examples + index.
+
+    Attributes:
+      examples, rounds: of one realisation.
+      member, turn: one entry per participation, in no order.
+      sizes: (realisations, rounds), those left out included.
+      truncated: (realisations, rounds), how many were left out.
+      in_order: whether the batches said that they were for rounds 0, 1, 2, ...
+    """
+
+    examples: int
+    rounds: int
+    member: Ints
+    turn: Ints
+    sizes: Ints
+    truncated: Ints
+    in_order: bool
+
+    @property
+    def total(self) -> int:
+        """Number of examples of all realisations."""
+        return self.examples * self.sizes.shape[0]
+
+    def counts(self) -> Ints:
+        """Returns in how many batches every example is."""
+        return np.bincount(self.member, minlength=self.total)
+
+    def places(self, cycle: int) -> Ints:
+        """Returns turn mod cycle of some participation of every example, -1 if it has none."""
+        found = np.full(self.total, -1)
+        found[self.member] = self.turn % cycle
+        return found
+
+    def matrix(self, watched: Ints) -> Any:
+        """Returns the sparse matrix (watched, rounds) of how often each watched example is in each batch."""
+        slot = np.full(self.total, -1)
+        slot[watched] = np.arange(watched.size)
+        rows = slot[self.member]
+        kept = rows >= 0
+        ones = np.ones(int(kept.sum()), np.float32)
+        return sparse.csr_array((ones, (rows[kept], self.turn[kept])), shape=(watched.size, self.rounds))
+
+
+def read(runs: Iterable[Iterable[Batch]], examples: int, rounds: int, orders: Iterable[Ints | None]) -> Participation:
+    """Reads realisations to their end.
+
+    Args:
+      runs: the batches of each.
+      examples, rounds: what the plan says.
+      orders: for each, the example at every position of the shuffled data, or None where indices are examples.
+    """
+    members, turns, sizes, cuts, in_order = [], [], [], [], True
+    for number, (run, order) in enumerate(zip(runs, orders, strict=False)):
+        batches = list(run)
+        if len(batches) != rounds:
+            raise InvalidArgument("batches", len(batches), f"must be as many as the plan has rounds, {rounds}")
+        found = [batch.examples for batch in batches]
+        kept = np.array([one.size for one in found])
+        index = np.concatenate(found).astype(np.int64)
+        if index.size and not 0 <= index.min() <= index.max() < examples:
+            raise InvalidArgument("batches", int(index.max()), f"must hold indices from 0 to {examples - 1}")
+        members.append((index if order is None else order[index]) + number * examples)
+        turns.append(np.repeat(np.arange(len(batches)), kept))
+        cuts.append([batch.truncated for batch in batches])
+        sizes.append(kept + cuts[-1])
+        in_order = in_order and [batch.round for batch in batches] == list(range(rounds))
+    return Participation(
+        examples, rounds, np.concatenate(members), np.concatenate(turns), np.array(sizes), np.array(cuts), in_order
+    )

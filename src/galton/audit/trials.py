@@ -1,0 +1,184 @@
+"""One real run as many independent trials: every watched example has a parameter, and so noise, of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from galton.audit.attack import Attack, bins_of
+from galton.audit.participation import Ints, Participation, read
+from galton.audit.system import System
+from galton.batching import CyclicPoisson, StreamingBallsInBins
+from galton.errors import FloatArray, InvalidArgument
+from galton.plan.plan import Plan
+
+ENTRIES = 1 << 26
+"""Numbers held at a time, in float32."""
+MOST_COORDINATES = 1 << 19
+"""Parameters of the model in one run, at most."""
+BLOCK = 64
+"""Rounds handled at a time."""
+SPEED = 2e7
+"""Coordinates times rounds that are audited in a second, roughly: it only sets how often the clock is looked at."""
+PER_BATCH = 5e-5
+"""Seconds that a batch takes, roughly."""
+SILENT, MOST_SILENT = 4, 16
+"""Coordinates for each one with a canary, at least and at most, where those without need no batches: what is rare is
+false positives."""
+MOST_PARTICIPATIONS = 1 << 27
+"""Entries of the lists of who took part when, at most."""
+RUNS = 12
+"""Runs that the time is meant for."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large one run is.
+
+    Attributes:
+      canaries: coordinates with a canary.
+      coordinates: all of them.
+      realisations: of the batches.
+      block: rounds handled at a time.
+    """
+
+    canaries: int
+    coordinates: int
+    realisations: int
+    block: int
+
+
+def shape_for(plan: Plan, attack: Attack, seconds: float, trials: int | None) -> Shape:
+    """Returns a run that fits in memory: about a twelfth of the time, or half of the trials if a number is given."""
+    entries = plan.noise().memory + 3 * attack.weights.shape[1] + BLOCK
+    most = min(MOST_COORDINATES, ENTRIES // entries)
+    if trials is None:
+        most = max(256, min(most, int(SPEED * seconds / RUNS / plan.rounds)))
+        affordable = max(1, int(seconds / RUNS / (PER_BATCH * plan.rounds))) * plan.examples
+    else:
+        affordable = -(-trials // 2)
+    canaries = min(most // SILENT if attack.silent else most, affordable)
+    participations = int(plan.scheme.meetings * plan.epochs * plan.examples) + 1
+    if participations > MOST_PARTICIPATIONS:
+        raise InvalidArgument("examples", plan.examples, "too many for an audit, which holds the batches in memory")
+    few = 4 if 4 * participations <= MOST_PARTICIPATIONS else 1
+    realisations = max(few, -(-canaries // plan.examples))
+    coordinates = min(most, MOST_SILENT * canaries) if attack.silent else canaries
+    return Shape(canaries, coordinates, realisations, min(BLOCK, plan.rounds, max(1, ENTRIES // (4 * coordinates))))
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """Log likelihood ratios of one run.
+
+    Attributes:
+      inside: with the canary.
+      outside: without it (or with the opposite one).
+      worst_inside, worst_outside: which of them are in a worst-case place; the bound on epsilon rests on them.
+      whole: which of `inside` took part whenever they should (truncation leaves some out).
+      own: bins or groups of `inside`.
+      noise: (rounds, some coordinates) of the noise.
+      seen: who took part when.
+    """
+
+    inside: FloatArray
+    outside: FloatArray
+    worst_inside: NDArray[np.bool_]
+    worst_outside: NDArray[np.bool_]
+    whole: NDArray[np.bool_]
+    own: Ints
+    noise: NDArray[Any]
+    seen: Participation
+
+
+def run_once(
+    plan: Plan, system: System, attack: Attack, shape: Shape, random: np.random.Generator, seeded: bool, sampled: int
+) -> Trials:
+    """Drives one run to its end.
+
+    Args:
+      plan: what should run.
+      system: what runs.
+      attack: how the outcome is looked at.
+      shape: how large the run is.
+      random: of the auditor, for which examples to watch.
+      seeded: whether the system gets seeds from `random`, or takes its own.
+      sampled: of how many coordinates the noise is handed back.
+    """
+
+    def seed() -> int | None:
+        return int.from_bytes(random.bytes(16), "little") if seeded else None
+
+    streaming = isinstance(plan.scheme, StreamingBallsInBins)
+    seen = read(
+        (system.batches(seed()) for _ in range(shape.realisations)),
+        plan.examples,
+        plan.rounds,
+        (random.permutation(plan.examples) if streaming else None for _ in range(shape.realisations)),
+    )
+    watched = np.sort(random.choice(seen.total, shape.canaries, replace=False, shuffle=False))
+    places = seen.places(bins_of(plan.scheme))[watched]
+    own = _owned(plan, places, random)
+    taken = seen.matrix(watched)
+    by_round = taken.tocsc()
+
+    def members(turn: int) -> Ints:
+        start, stop = by_round.indptr[turn : turn + 2]
+        return np.asarray(by_round.indices[start:stop], np.int64)
+
+    sums = np.zeros((attack.weights.shape[1], shape.coordinates), np.float32)
+    kept: list[NDArray[Any]] = []
+    waiting: list[NDArray[Any]] = []
+    start = 0
+    for turn, noise in enumerate(system.noise(shape.coordinates, members, seed())):
+        kept.append(noise[:sampled].copy())
+        waiting.append(noise)
+        if len(waiting) == shape.block or turn + 1 == plan.rounds:
+            sums += attack.weights[start : turn + 1].T @ np.stack(waiting)
+            start, waiting = turn + 1, []
+    sums /= np.float32(plan.clip_norm)
+    moved = taken @ attack.weights
+    moved = np.asarray(moved.toarray() if hasattr(moved, "toarray") else moved).T
+    inside = attack.ratio(sums[:, : shape.canaries] + moved, own)
+    if attack.replace:
+        sums[:, : shape.canaries] -= moved
+    owners = np.concatenate((own, np.zeros(shape.coordinates - shape.canaries, np.int64)))
+    return Trials(
+        inside,
+        attack.ratio(sums, owners),
+        attack.worst(own),
+        attack.worst(owners),
+        _whole(plan, seen, watched, places),
+        own,
+        np.stack(kept),
+        seen,
+    )
+
+
+def _owned(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
+    """Bins or groups; one that was never seen gets the group that it has by chance, given that it was not seen."""
+    weights = np.ones(bins_of(plan.scheme))
+    if isinstance(plan.scheme, CyclicPoisson):
+        returns = np.bincount(np.arange(plan.rounds) % weights.size, minlength=weights.size)
+        stay = 1 - plan.scheme.sampling_probability
+        weights = np.maximum(stay, 1e-300) ** (returns - returns.min())
+    guessed = random.choice(weights.size, places.size, p=weights / weights.sum())
+    return np.where(places >= 0, places, guessed)
+
+
+def _whole(plan: Plan, seen: Participation, watched: Ints, places: Ints) -> NDArray[np.bool_]:
+    """Who took part whenever they should; with coins that cannot be told where anyone was left out."""
+    if isinstance(plan.scheme, CyclicPoisson):
+        return np.asarray(seen.truncated.sum(axis=1)[watched // plan.examples] == 0)
+    cycle = bins_of(plan.scheme)
+    due = np.bincount(np.arange(plan.rounds) % cycle, minlength=cycle)
+    return np.asarray((places >= 0) & (seen.counts()[watched] == due[places]))
+
+
+def noise_sample(rounds: int, most: int) -> int:
+    """Returns of how many coordinates the noise is looked at by itself."""
+    return max(2, math.floor(most / rounds))

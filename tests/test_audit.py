@@ -1,0 +1,475 @@
+"""The audit: its bound holds and is tight, correct plans pass, planted bugs do not."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from galton.accounting import Options
+from galton.audit import Audit, RealSystem, audit
+from galton.audit.bound import limit, rate_lower, rate_upper, visible_delta
+from galton.audit.certified import certified_epsilon
+from galton.audit.checks import FALSE_ALARM, Finding, binomial, chernoff, chi_square, judge, pearson, two_samples
+from galton.audit.system import Vector
+from galton.audit.whitening import Whitening
+from galton.batching import BallsInBins, Batch, Batches, Shuffle, StreamingBallsInBins, truncation
+from galton.cli import main
+from galton.errors import InvalidArgument
+from galton.gaussian import gaussian_epsilon, gaussian_mu
+from galton.noise import CorrelatedNoise, key_from_seed
+from galton.plan import Plan, make_plan, save_plan
+from galton.strategies import identity, square_root
+from galton.strategies.toeplitz import Toeplitz
+from galton.strategies.tree import Tree
+
+Members = Callable[[int], NDArray[np.int64]]
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
+    """Small plans of several kinds, each made once. Certificates take long, so most are variants of one."""
+    made: dict[str, Plan] = {}
+    claim = {"examples": 64, "batch_size": 8, "epochs": 4, "epsilon": 2, "delta": 0.03, "strategy": "sqrt:8"}
+    directly: dict[str, dict[str, object]] = {
+        "bins": {"options": Options(seed=1)},
+        "small delta": {"epsilon": 4, "delta": 1e-3, "options": Options(seed=1)},
+        "known bins": {"strategy": "sqrt", "accountant": "unamplified"},
+        "fixed order": {"strategy": "sqrt", "batching": "fixed-order", "options": Options(adjacency="replace")},
+        "tree": {"strategy": "tree", "batching": "shuffle-once", "options": Options(adjacency="zero-out")},
+        "cyclic Poisson": {"strategy": "sqrt:4", "batching": "cyclic-poisson"},
+        "Poisson": {"strategy": "identity", "batching": "poisson"},
+        "conditional": {"strategy": "sqrt:4", "batching": "poisson", "accountant": "mmcc"},
+    }
+
+    def variant(kind: str) -> Plan:
+        bins = get("bins")
+        if kind == "one bin":  # the Gaussian mechanism
+            strategy, scheme = square_root(32, 4), BallsInBins(64, 1, 32)
+            multiplier, own = 1 / gaussian_mu(2, 0.03), strategy.sensitivity(1)
+            cut = truncation(scheme, 64)
+            return replace(
+                bins,
+                adjacency="zero-out",
+                scheme=scheme,
+                bins=1,
+                physical=64,
+                truncation=cut,
+                strategy=strategy,
+                noise_multiplier=multiplier,
+                sensitivity=own,
+            )
+        if kind == "replace":  # twice the noise is a little more than is needed
+            return replace(bins, adjacency="replace", noise_multiplier=2 * bins.noise_multiplier)
+        if kind == "truncated":
+            return replace(bins, adjacency="zero-out", physical=10, truncation=truncation(bins.scheme, 10))
+        assert kind == "streaming"
+        return replace(bins, scheme=StreamingBallsInBins(64, 8, 32))
+
+    def get(kind: str) -> Plan:
+        if kind not in made:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
+                words = claim | directly.get(kind, {})
+                made[kind] = make_plan(**words) if kind in directly else variant(kind)  # type: ignore[arg-type]
+        return made[kind]
+
+    return get
+
+
+SOURCES: dict[str, CorrelatedNoise] = {}
+
+
+def system_of(plan: Plan, kind: type[RealSystem] = RealSystem) -> RealSystem:
+    """A system whose noise was compiled before, if it was."""
+    made = kind(plan)
+    made.__dict__["source"] = SOURCES.setdefault(plan.digest, made.source)
+    return made
+
+
+def failed(found: Audit) -> set[str]:
+    return {one.name for one in found.checks if not one.passed}
+
+
+# The bound.
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (500, 1000)])
+def test_clopper_pearson_limits_are_where_the_tail_has_the_failure_probability(successes: int, trials: int) -> None:
+    low, high = float(rate_lower(successes, trials, 0.01)), float(rate_upper(successes, trials, 0.01))
+    terms = [math.comb(trials, k) for k in range(trials + 1)]
+
+    def law(p: float) -> list[float]:
+        return [float(c) * p**k * (1 - p) ** (trials - k) for k, c in enumerate(terms)] if trials < 100 else []
+
+    assert low <= successes / trials <= high
+    if trials < 100:
+        assert low == 0 or sum(law(low)[successes:]) == pytest.approx(0.01)
+        assert high == 1 or sum(law(high)[: successes + 1]) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 0.05])
+def test_the_bound_covers_the_gaussian_mechanism(delta: float) -> None:
+    """300 bounds at 20% failure: exceeding the exact epsilon more than 89 times has a probability below 1e-4."""
+    mu, random, size = 1.5, np.random.default_rng(1), 4000
+    exact, expected = gaussian_epsilon(delta, mu), mu**2 / 2 + mu * random.standard_normal(10_000)
+    above, found = 0, 0.0
+    for _ in range(300):
+        first, second = (sign * mu**2 / 2 + mu * random.standard_normal(size) for sign in (1, -1))
+        found = limit("mixture-first", first, second, expected, delta, 0.2).epsilon_lower
+        above += found > exact
+    assert above <= 89
+    assert found > 0.5 * exact
+
+
+def test_a_larger_delta_is_taken_where_trials_are_few() -> None:
+    assert visible_delta(1e-3, 10**6) == 1e-3
+    assert visible_delta(1e-5, 10**6) == pytest.approx(2e-4)
+    assert visible_delta(1e-9, 100) == 0.1
+
+
+# The checks.
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_p_values(wrong: bool) -> None:
+    """Right models have p-values that are spread out; wrong ones are found."""
+    random, off = np.random.default_rng(5), 1.2 if wrong else 1.0
+    throws = random.multinomial(500, [0.1] * 10, size=200).astype(np.float64)
+    sizes = pearson(50 + (throws - 50) * off, np.full(10, 0.1), 500)
+    found = [
+        two_samples("ks", off * random.standard_normal(20_000), random.standard_normal(40_000), ""),
+        chi_square("sizes", *sizes, ""),
+        binomial("pairs", int(random.binomial(100_000, 0.1 * off)), 100_000, 0.1, ""),
+        chernoff("overflow", int(random.binomial(100_000, 0.1 * off)), 100_000, 0.1, ""),
+    ]
+    assert all(one.p_value < 1e-6 if wrong else one.p_value > 1e-3 for one in found)
+    assert all(one.passed is not wrong for one in judge(found))
+
+
+def test_nothing_that_is_not_a_number_passes() -> None:
+    verdict = judge([Finding("a", math.nan, math.nan, ""), Finding("b", 1.0, 1.0, "")])
+    assert [one.passed for one in verdict] == [False, True]
+    assert verdict[0].threshold == FALSE_ALARM / 2
+    json.dumps([one.p_value for one in verdict], allow_nan=False)
+
+
+@pytest.mark.parametrize("strategy", [square_root(40, 8), Tree(13)])
+def test_whitening_undoes_the_correlation(strategy: Toeplitz | Tree) -> None:
+    whitening, noise = Whitening(strategy), strategy.inverse()
+    covariance = whitening.apply(whitening.apply(noise @ noise.T).T)
+    assert np.allclose(covariance, np.eye(strategy.rounds), atol=1e-9)
+    assert np.allclose(whitening.adjoint(np.eye(strategy.rounds)), whitening.apply(np.eye(strategy.rounds)).T)
+
+
+# Correct plans.
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("bins", "one bin", "streaming", "replace", "truncated", "known bins", "fixed order"),
+        *("tree", "cyclic Poisson", "Poisson"),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+def test_a_correct_plan_passes_and_is_not_exceeded(plans: Callable[[str], Plan], kind: str, seed: int) -> None:
+    found = audit(plans(kind), trials=10_000, seed=seed, system=system_of(plans(kind)))
+    assert found.consistent, failed(found)
+    assert found.trials >= 4000
+    assert 0.5 * found.epsilon_certified < found.epsilon_lower <= found.epsilon_certified
+    assert found.epsilon_certified <= plans(kind).epsilon
+    assert found.delta >= plans(kind).delta
+
+
+def test_one_bin_is_the_gaussian_mechanism(plans: Callable[[str], Plan]) -> None:
+    plan = plans("one bin")
+    found = audit(plan, trials=40_000, seed=3)
+    exact = gaussian_epsilon(found.delta, 1 / plan.noise_multiplier)
+    assert 0.8 * exact < found.epsilon_lower <= exact
+    assert exact == pytest.approx(found.epsilon_certified)
+    assert found.consistent
+
+
+def test_seeds_repeat_an_audit_and_none_are_needed(plans: Callable[[str], Plan]) -> None:
+    first, second = (audit(plans("fixed order"), trials=2000, seed=9) for _ in range(2))
+    assert replace(first, seconds=0.0) == replace(second, seconds=0.0)
+    free = audit(plans("fixed order"), trials=2000)
+    assert free.consistent
+    assert free.limits != first.limits
+
+
+@pytest.mark.slow
+def test_a_small_plan_comes_within_a_fifth_in_a_minute(plans: Callable[[str], Plan]) -> None:
+    found = audit(plans("small delta"), seconds=60)
+    assert found.consistent, failed(found)
+    assert 0.8 * found.epsilon_certified <= found.epsilon_lower <= found.epsilon_certified
+    assert (found.delta, found.epsilon_certified) == (1e-3, 4.0)
+    assert found.seconds < 75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bins", "replace", "truncated", "known bins", "cyclic Poisson"])
+def test_no_false_alarm_over_many_seeds(plans: Callable[[str], Plan], kind: str) -> None:
+    for seed in range(100, 112):
+        found = audit(plans(kind), trials=20_000, seed=seed, system=system_of(plans(kind)))
+        assert found.consistent, (seed, failed(found))
+
+
+# Planted bugs.
+
+
+class Quiet(RealSystem):
+    """Noise scaled by 0.9."""
+
+    def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+        return (0.9 * one for one in super().noise(coordinates, members, seed))
+
+
+class WrongInverse(RealSystem):
+    """C z where C^-1 z was analysed."""
+
+    def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+        assert isinstance(self.plan.strategy, Toeplitz)
+        other = Toeplitz(self.plan.rounds, self.plan.strategy.inverse_series, allow_negative=True)
+        return RealSystem(replace(self.plan, strategy=other)).noise(coordinates, members, seed)
+
+
+class Independent(RealSystem):
+    """Noise that is silently independent."""
+
+    def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+        plain = replace(self.plan, strategy=identity(self.plan.rounds))
+        return RealSystem(plain).noise(coordinates, members, seed)
+
+
+class Repeated(RealSystem):
+    """The noise of the first half once more after the resumption."""
+
+    def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+        first = list(super().noise(coordinates, members, seed))[: self.plan.rounds // 2]
+        return iter(first + first)
+
+
+class Rewound(RealSystem):
+    """A checkpoint that keeps the buffers and forgets the round: fresh z are those of the beginning."""
+
+    def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+        state = self.source.init(np.zeros(coordinates, np.float32), None if seed is None else key_from_seed(seed))
+        for turn in range(self.plan.rounds):
+            if turn == self.halfway:
+                state = replace(state, round=jnp.zeros((), jnp.int32))
+            one, state = self.source.step(state)
+            yield np.asarray(one)
+
+
+class Forgetful(RealSystem):
+    """A checkpoint that loses the buffers, as Opacus's does."""
+
+    def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+        state = self.source.init(np.zeros(coordinates, np.float32), None if seed is None else key_from_seed(seed))
+        for turn in range(self.plan.rounds):
+            if turn == self.halfway:
+                state = replace(state, buffers=[0 * one for one in state.buffers])
+            one, state = self.source.step(state)
+            yield np.asarray(one)
+
+
+class SameKey(RealSystem):
+    """The same noise in every run."""
+
+    def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+        return super().noise(coordinates, members, 7)
+
+
+class Shared(RealSystem):
+    """One noise for every two coordinates."""
+
+    def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+        return (np.repeat(one[::2], 2)[:coordinates] for one in super().noise(coordinates, members, seed))
+
+
+class Redrawn(RealSystem):
+    """Bins drawn anew in every epoch."""
+
+    def batches(self, seed: int | None) -> Iterator[Batch]:
+        start = seed or 0
+        epochs = [self.plan.batches(start + epoch) for epoch in range(self.plan.epochs)]
+        return (epochs[turn // self.plan.bins].at(turn) for turn in range(self.plan.rounds))
+
+
+class Shuffling(RealSystem):
+    """Shuffled once and cut into equal batches."""
+
+    def batches(self, seed: int | None) -> Iterator[Batch]:
+        plan = self.plan
+        return Batches(Shuffle(plan.examples, plan.bins, plan.rounds), plan.physical, seed)
+
+
+class Twice(RealSystem):
+    """One example is in a second bin too."""
+
+    def batches(self, seed: int | None) -> Iterator[Batch]:
+        for batch in super().batches(seed):
+            yield with_example(batch, 5) if batch.round % self.plan.bins == 3 else batch
+
+
+class TwiceOnce(RealSystem):
+    """One example is in a second batch, once in the whole run."""
+
+    def batches(self, seed: int | None) -> Iterator[Batch]:
+        for batch in super().batches(seed):
+            yield with_example(batch, 5) if batch.round == self.plan.rounds - 2 else batch
+
+
+class Skewed(RealSystem):
+    """The first bin is twice as likely: what would have been the last falls into it with probability one half."""
+
+    def batches(self, seed: int | None) -> Iterator[Batch]:
+        bins, all_batches = self.plan.bins, list(super().batches(seed))
+        moved = all_batches[bins - 1].examples[::2]
+        for batch in all_batches:
+            members = batch.examples
+            if batch.round % bins == 0:
+                members = np.concatenate((members, moved))
+            if batch.round % bins == bins - 1:
+                members = np.setdiff1d(members, moved)
+            yield filled(batch, members)
+
+
+def filled(batch: Batch, members: NDArray[np.int32]) -> Batch:
+    indices = np.concatenate((members, np.full(batch.physical, 64, np.int32)))[: batch.physical]
+    return Batch(batch.round, indices.astype(np.int32), np.arange(batch.physical) < members.size, 0)
+
+
+def with_example(batch: Batch, example: int) -> Batch:
+    return filled(batch, np.union1d(batch.examples, [example]).astype(np.int32))
+
+
+PLANTED = [
+    (Quiet, {"noise variance", "noise variance by round", "ratio without canary"}),
+    (WrongInverse, {"noise variance", "noise whiteness", "ratio without canary"}),
+    (Independent, {"noise variance", "noise whiteness", "ratio without canary"}),
+    (Repeated, {"noise repeats"}),
+    (Rewound, {"noise repeats"}),
+    (Forgetful, {"noise variance by round"}),
+    (Shared, {"noise coordinates"}),
+    (Redrawn, {"batches structure"}),
+    (Shuffling, {"batches sizes"}),
+    (Twice, {"batches structure"}),
+    (TwiceOnce, {"batches structure"}),
+    (Skewed, {"batches uniformity"}),
+]
+
+
+@pytest.mark.parametrize(("planted", "caught"), PLANTED)
+def test_planted_bugs_are_caught(plans: Callable[[str], Plan], planted: type[RealSystem], caught: set[str]) -> None:
+    plan = plans("bins")
+    found = audit(plan, trials=8000, seed=4, system=system_of(plan, planted))
+    assert not found.consistent
+    assert caught <= failed(found), failed(found)
+
+
+def test_the_same_noise_in_every_run_is_caught(plans: Callable[[str], Plan]) -> None:
+    plan = plans("bins")
+    found = audit(plan, trials=8000, seed=4, system=system_of(plan, SameKey))
+    assert found.runs > 1
+    assert failed(found) == {"noise fresh"}
+
+
+def test_far_too_little_noise_shows_in_epsilon(plans: Callable[[str], Plan]) -> None:
+    class Silent(RealSystem):
+        def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+            return (0.5 * one for one in super().noise(coordinates, members, seed))
+
+    plan = plans("bins")
+    found = audit(plan, trials=8000, seed=4, system=system_of(plan, Silent))
+    assert found.epsilon_lower > found.epsilon_certified
+    assert not found.consistent
+
+
+def test_reshuffled_batches_are_caught_in_an_unamplified_plan(plans: Callable[[str], Plan]) -> None:
+    plan = plans("known bins")
+    found = audit(plan, trials=4000, seed=4, system=Redrawn(plan))
+    assert "batches structure" in failed(found)
+
+
+def test_truncation_that_was_not_planned_is_caught(plans: Callable[[str], Plan]) -> None:
+    class Small(RealSystem):
+        def batches(self, seed: int | None) -> Iterator[Batch]:
+            return Batches(self.plan.scheme, 10, seed)
+
+    plan = plans("bins")
+    found = audit(plan, trials=8000, seed=4, system=system_of(plan, Small))
+    assert "batches structure" in failed(found)
+
+
+# What is refused, and the command.
+
+
+def test_what_has_no_exact_attack_is_refused(plans: Callable[[str], Plan]) -> None:
+    known = replace(plans("cyclic Poisson"), evidence=plans("known bins").evidence)
+    for plan in (plans("conditional"), known):
+        with pytest.raises(InvalidArgument, match="at most as many bands"):
+            audit(plan)
+
+
+@pytest.mark.parametrize(("name", "value"), [("seconds", 0), ("trials", 0), ("seed", -1)])
+def test_bad_arguments(plans: Callable[[str], Plan], name: str, value: int) -> None:
+    with pytest.raises(InvalidArgument, match=name):
+        audit(plans("fixed order"), **{name: value})  # type: ignore[arg-type]
+
+
+def test_wrong_numbers_of_batches_are_refused(plans: Callable[[str], Plan]) -> None:
+    class Short(RealSystem):
+        def batches(self, seed: int | None) -> Iterator[Batch]:
+            return (batch for batch in super().batches(seed) if batch.round)
+
+    plan = plans("fixed order")
+    with pytest.raises(InvalidArgument, match="as many as the plan has rounds"):
+        audit(plan, trials=100, system=Short(plan))
+
+
+@pytest.mark.parametrize("kind", ["bins", "known bins", "cyclic Poisson"])
+def test_epsilon_certified_at_a_larger_delta_is_smaller(plans: Callable[[str], Plan], kind: str) -> None:
+    plan = plans(kind)
+    found = [certified_epsilon(plan, delta, seed=1) for delta in (plan.delta, 0.06, 0.1)]
+    assert found[0] == plan.epsilon > found[1] > found[2] > 0
+
+
+def run_audit(
+    patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, *words: str
+) -> tuple[int, str]:
+    patch.setattr("sys.argv", ["galton", "audit", str(folder), *words])
+    with warnings.catch_warnings(), pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0), capsys.readouterr().out
+
+
+def test_the_command_and_its_exit_codes(
+    plans: Callable[[str], Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = save_plan(plans("fixed order"), tmp_path / "plan")
+    words = ("--trials", "4000", "--seed", "1")
+    code, text = run_audit(monkeypatch, capsys, folder, *words, "--json")
+    body = json.loads(text)
+    assert (code, body["consistent"]) == (0, True)
+    assert body["epsilon_lower"] <= body["epsilon_certified"]
+    assert {"delta", "trials", "seconds", "checks", "limits", "failure", "false_alarm"} <= set(body)
+    assert {"name", "statistic", "p_value", "threshold", "passed"} <= set(body["checks"][0])
+    monkeypatch.setattr("galton.noise.stream.MARGIN", 0.9)
+    code, text = run_audit(monkeypatch, capsys, folder, *words)
+    assert code == 3
+    assert "NOT CONSISTENT" in text
+    assert run_audit(monkeypatch, capsys, tmp_path / "nothing")[0] == 2
