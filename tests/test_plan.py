@@ -20,6 +20,7 @@ from galton.plan import Plan, load_plan, make_plan, save_plan, verify_plan
 from galton.plan.accountants import room_for
 from galton.plan.folder import PLAN, STRATEGY, SUMS
 from galton.plan.guarantee import Certified
+from tests.test_cli import galton as command
 
 SMALL: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4, "epsilon": 4.0, "delta": 1e-3}
 
@@ -246,3 +247,50 @@ def test_a_copied_plan_is_the_same_plan(small_plan: Plan, tmp_path: Path) -> Non
     folder = save_plan(small_plan, tmp_path / "plan")
     shutil.copytree(folder, tmp_path / "copy")
     assert load_plan(tmp_path / "copy").digest == small_plan.digest
+
+
+def words_of(folder: Path, *more: str) -> list[str]:
+    sizes = ["--examples", "64", "--batch-size", "8", "--epochs", "4", "--epsilon", "4", "--delta", "1e-3"]
+    return ["plan", *sizes, "--strategy", "sqrt:8", "-o", str(folder), *more]
+
+
+def test_the_command_line_makes_and_verifies_a_plan(tmp_path: Path) -> None:
+    folder = tmp_path / "plan"
+    made = command(*words_of(folder, "--json"))
+    assert made.code == 0
+    found = json.loads(made.out)
+    assert found["path"] == str(folder)
+    assert found["plan"] == load_plan(folder).digest
+    assert found["guarantee"]["epsilon"] == 4.0
+    assert found["certificate"]["certificate"]["accepted"]
+    assert {"strategy", "noise_multiplier", "rmse", "batching", "alternatives"} <= set(found)
+    shown = command("verify", str(folder))
+    assert shown.code == 0
+    assert "ACCEPTED" in shown.out
+    assert json.loads(command("verify", str(folder), "--json").out)["accepted"]
+    refused = command(*words_of(folder))
+    assert (refused.code, refused.out) == (2, "")
+    assert "new or empty" in refused.err
+    (folder / PLAN).write_text((folder / PLAN).read_text().replace('"epsilon": 4.0', '"epsilon": 3.0'))
+    changed = command("verify", str(folder))
+    assert changed.code == 2
+    assert "changed" in changed.err
+
+
+def test_the_command_line_rejects_a_plan_with_too_little_noise(small_plan: Plan, tmp_path: Path) -> None:
+    certificate = small_plan.evidence.to_json()["certificate"] | {"noise_multiplier": 0.5}
+    save_plan(replace(small_plan, noise_multiplier=0.5, evidence=Certified(certificate)), tmp_path / "plan")
+    found = command("verify", str(tmp_path / "plan"), "--json")
+    assert found.code == 3
+    assert not json.loads(found.out)["accepted"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--batch-size", "0"], ["--batching", "x"], ["--strategy", "x"], ["--physical", "3"], ["--adjacency", "x"]],
+)
+def test_the_command_line_refuses_bad_input_in_one_line(tmp_path: Path, more: list[str]) -> None:
+    found = command(*words_of(tmp_path / "plan"), *more)
+    assert (found.code, found.out) == (2, "")
+    assert found.err.count("\n") == 1
+    assert not (tmp_path / "plan").exists()

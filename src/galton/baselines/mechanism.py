@@ -198,6 +198,8 @@ def optimized(family: str) -> Solver:
             options=options,
             tau=TAU,
         )
+        if found.interrupted:  # the best so far is no figure to compare
+            raise KeyboardInterrupt
         statement = certified_statement(found.calibration, options)
         return Solved(found.strategy, Figure(found.noise_multiplier, setting.epsilon, setting.delta, statement))
 
