@@ -1,4 +1,4 @@
-"""Real data that needs no download: digits of scikit-learn, and Fashion-MNIST (Debian package dataset-fashion-mnist)."""
+"""Real data without a download: digits of scikit-learn, Fashion-MNIST of the Debian package dataset-fashion-mnist."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(name: str = "digits") -> Images:
 
 def digits() -> Images:
     """Handwritten digits, in an order that was shuffled once and for all."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     found = load_digits()
     order = np.random.default_rng(0).permutation(len(found.target))
@@ -43,7 +43,7 @@ def fashion() -> Images:
     """Pieces of clothing; `apt install dataset-fashion-mnist`, or say where the files are by FASHION_MNIST."""
     train, test = (_read(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28) for part in ("train", "t10k"))
     labels, test_labels = (_read(f"{part}-labels-idx1-ubyte.gz", 8).astype(np.int64) for part in ("train", "t10k"))
-    return Images(train.astype(np.float32) / 255, labels, test.astype(np.float32) / 255, test_labels)
+    return Images(train / np.float32(255), labels, test / np.float32(255), test_labels)
 
 
 def _read(name: str, header: int) -> NDArray[np.uint8]:

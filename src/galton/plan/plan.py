@@ -156,7 +156,13 @@ class Plan:
         """Returns the noise for sums of gradients clipped to `clip_norm`."""
         from galton.noise import CorrelatedNoise
 
-        return CorrelatedNoise(self.strategy, self.stddev, form)
+        if form not in self._noises:  # compiled code belongs to it
+            self._noises[form] = CorrelatedNoise(self.strategy, self.stddev, form)
+        return self._noises[form]
+
+    @cached_property
+    def _noises(self) -> dict[str, CorrelatedNoise]:
+        return {}
 
     @cached_property
     def text(self) -> str:

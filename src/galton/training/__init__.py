@@ -1,4 +1,4 @@
-"""Training with exactly what a plan analysed. `run` needs no framework; `jax`, `torch` and `opacus` are thin adapters."""
+"""Training with exactly what a plan analysed: `run` needs no framework; `jax`, `torch`, `opacus` are thin adapters."""
 
 from galton.training.run import PlanViolated, TrainingRun, check_record
 

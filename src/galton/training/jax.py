@@ -26,10 +26,7 @@ from galton.errors import InvalidArgument, InvalidFile, count, positive
 from galton.noise import NoiseState
 from galton.noise.layout import Tree
 from galton.plan import Plan, load_plan
-from galton.training.run import TrainingRun
-
-ROUNDING = 2.0**-16
-"""Clipped gradients are shorter by this share than they may be: more than float32 sums of squares are wrong by."""
+from galton.training.run import ROUNDING, TrainingRun
 
 Loss = Callable[[Tree, Tree], jax.Array]
 """loss(params, example): a number, for one example without a batch axis."""

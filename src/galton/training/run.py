@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import jax
 import numpy as np
 
 from galton import files
 from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidFile
-from galton.noise import NoiseRun, key_from_seed
+from galton.noise import NoiseRun, key_from_seed, load_state, save_state
 from galton.noise.layout import Tree
 from galton.plan import Plan, load_plan
 from galton.provenance import now, versions
@@ -27,6 +29,9 @@ from galton.provenance import now, versions
 FORMAT = "galton-run"
 RECORD_FORMAT = "galton-record"
 VERSION = 1
+
+ROUNDING = 2.0**-16
+"""Clipped gradients are shorter by this share than they may be: more than float32 sums of squares are wrong by."""
 
 
 class PlanViolated(GaltonError):
@@ -89,7 +94,9 @@ class TrainingRun:
             raise InvalidFile(f"{self.folder}: cannot be made ({error.strerror})") from None
         resumed = self._about.exists()
         key = None if seed is None or (self.folder / "noise.npz").exists() else key_from_seed(seed)
-        self._noise = NoiseRun(self.folder, self.plan.noise(form), params, self.plan.digest, key, strict)
+        self._shapes = jax.eval_shape(lambda tree: tree, params)  # holds on to no array
+        self._strict, self._unsettled = strict, False
+        self._noise = NoiseRun(self.folder, self.plan.noise(form), self._shapes, self.plan.digest, key, strict)
         try:
             self._open(resumed, seed)
         except BaseException:
@@ -137,6 +144,11 @@ class TrainingRun:
         return self.round >= self.rounds
 
     @property
+    def begun(self) -> bool:
+        """Whether rounds were saved, so that training has to go on from their model."""
+        return max(self.round, self._noise.journal.saved) > 0
+
+    @property
     def resumptions(self) -> int:
         """How often the run was taken up again."""
         return int(self._body["resumptions"])
@@ -147,12 +159,29 @@ class TrainingRun:
         self._check_not_done()
         return self._batches.at(self.round)
 
-    def noise(self) -> Tree:
-        """Returns the noise of the coming round, for the sum of its clipped gradients, and moves on."""
-        batch = self.batch
-        return self._noise.next(batch.examples)
+    def epoch(self) -> Iterator[Batch]:
+        """Yields the batches from the coming round to the end of its epoch, for loaders that read ahead.
 
-    def save(self, write: Callable[[Path], None] | None = None) -> None:
+        The run does not move: `noise` does that. Leaving early is no harm; the next call begins with the coming round.
+        """
+        self._check_not_done()
+        start, size = self.round, self.plan.bins
+        for turn in range(start, min(self.rounds, (start // size + 1) * size)):
+            yield self._batches.at(turn)
+
+    def noise(self) -> Tree:
+        """Returns the noise of the coming round, for the sum of its clipped gradients, and moves on.
+
+        With the last round it writes the record.
+        """
+        batch = self.batch
+        self._settle()
+        noise = self._noise.next(batch.examples)
+        if self.done:
+            self.record()
+        return noise
+
+    def save(self, write: Callable[[Path], object] | None = None) -> None:
         """Saves the run before the coming round; earlier rounds can then not be computed again.
 
         Args:
@@ -165,10 +194,55 @@ class TrainingRun:
             write(beside)
             os.replace(beside, target)
         self._noise.save()
+        self._unsettled = False
         for old in self.folder.glob("model-*"):
             if write is not None and old != self._model(self.round):
                 old.unlink()
         self.record()
+
+    def state(self) -> dict[str, Any]:
+        """Returns the run before the coming round as plain values, for those who keep checkpoints of their own.
+
+        It has the plan's hash, the batches (with their seed) and the noise (key, round, buffers): secrets. A state that
+        was taken counts as saved as soon as training goes on or the run is closed: states before it are refused from
+        then on. So write it down first.
+        """
+        with tempfile.TemporaryDirectory(dir=self.folder) as place:
+            save_state(Path(place) / "noise.npz", self._noise.noise, self._noise.state)
+            noise = (Path(place) / "noise.npz").read_bytes()
+        self._unsettled = True
+        return {"plan": self.plan.digest, "batches": dict(self._body["batches"]), "noise": noise}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from a state that `state` returned, in this folder; it counts as saved.
+
+        Refused are states of another plan or run, and those older than the last that was saved: their rounds have had
+        their noise (see `noise/journal.py`).
+        """
+        if not isinstance(state, dict) or not {"plan", "batches", "noise"} <= set(state):
+            raise PlanViolated("state: has no run in it; was it saved without the plan's noise?")
+        check_same("plan", state["plan"], self.plan.digest)
+        if state["batches"] != self._body["batches"]:
+            raise PlanViolated(f"state: belongs to other batches than the run in {self.folder}")
+        with tempfile.TemporaryDirectory(dir=self.folder) as place:
+            path = Path(place) / "noise.npz"
+            path.write_bytes(state["noise"])
+            path.chmod(0o600)
+            found = load_state(path, self._noise.noise, self._shapes)
+            if not np.array_equal(found.key, self._noise.state.key):
+                raise PlanViolated(f"state: has another noise key than the run in {self.folder}")
+            self._settle()
+            self._noise.journal.checkpoint(int(found.round))
+            os.replace(path, self.folder / "noise.npz")
+        noise = self._noise.noise
+        self._noise.close()
+        self._noise = NoiseRun(self.folder, noise, self._shapes, self.plan.digest, strict=self._strict)
+
+    def _settle(self) -> None:
+        """Has the journal know that the state which was taken before the coming round may be relied on."""
+        if self._unsettled:
+            self._noise.journal.checkpoint(self.round)
+            self._unsettled = False
 
     @property
     def model(self) -> Path | None:
@@ -213,6 +287,7 @@ class TrainingRun:
     def close(self) -> None:
         """Writes the record and lets go of the folder."""
         try:
+            self._settle()
             self.record()
         finally:
             self._noise.close()
@@ -223,6 +298,7 @@ class TrainingRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._unsettled &= error is None  # what was taken may not have been written
         self.close()
 
     def _check_not_done(self) -> None:

@@ -1,0 +1,375 @@
+"""Opacus with what a plan analysed: its batches instead of Poisson's, its correlated noise, its certified epsilon.
+
+A script changes in a few lines:
+
+    engine = PlanPrivacyEngine("plan", "run")                    # was PrivacyEngine()
+    model, optimizer, loader = engine.make_private(
+        module=model, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0
+    )                                                            # no noise_multiplier: the plan has it
+    ...                                                          # the loop stays, for the plan's epochs
+    engine.get_epsilon(delta)
+    engine.close()                                               # writes the record of the run
+
+`BatchMemoryManager`, ghost clipping, `save_checkpoint` and `load_checkpoint` work as they do in Opacus, except
+that a checkpoint has the noise in it. Distributed training, per-layer and adaptive clipping are refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from opacus import PrivacyEngine
+from opacus.accountants import IAccountant, register_accountant
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, get_optimizer_class
+from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Sampler
+from torch.utils.dlpack import from_dlpack
+
+from galton.errors import InvalidArgument
+from galton.plan import Plan, load_plan
+from galton.training.run import ROUNDING, PlanViolated, TrainingRun, check_record, check_same
+from galton.training.torch import STATE, check_holds, open_run, restore_run, run_state, worker_context
+
+MECHANISM = "galton"
+"""The accountant's name in Opacus."""
+
+
+class PlanSampler(Sampler[list[int]]):
+    """A batch sampler whose every pass gives the batches from the coming round to the end of its epoch.
+
+    Batches are as large as they fall, truncated as planned, and may be empty.
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self._run.epoch():
+            yield batch.examples.tolist()
+
+    def __len__(self) -> int:
+        return self._run.plan.bins
+
+
+class CollateWithEmpty:
+    """Collates, an empty batch too: to tensors without rows."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], like: Any, batch_first: bool) -> None:
+        def empty(leaf: Tensor) -> Tensor:
+            return leaf[:0] if batch_first or leaf.ndim < 2 else leaf[:, :0]
+
+        self._collate, self._empty = collate, tree_map(empty, collate([like]))
+
+    def __call__(self, items: list[Any]) -> Any:
+        return self._collate(items) if items else self._empty
+
+
+class PlanAccountant(IAccountant):  # type: ignore[misc]
+    """Tells what the plan certified; computes nothing. Registered in Opacus as `galton`.
+
+    Formal guarantee: `get_epsilon(delta)` is an epsilon for which the rounds done so far are (epsilon, delta)-DP: that
+    of the plan for the whole run, however few rounds were done, and 0 before the first. A delta below the plan's is
+    refused.
+    """
+
+    def __init__(self) -> None:
+        self._run: TrainingRun | None = None
+        self._counted = 0
+
+    @property
+    def run(self) -> TrainingRun:
+        """The run that is accounted for."""
+        if self._run is None:
+            raise PlanViolated("accountant: has no plan yet; PlanPrivacyEngine.make_private gives it one")
+        return self._run
+
+    def bind(self, run: TrainingRun) -> None:
+        """Accounts for this run from now on."""
+        self._run, self._counted = run, run.round
+
+    @property
+    def history(self) -> list[tuple[float, float, int]]:
+        """Noise multiplier, sample rate and number of steps, as Opacus has them."""
+        if self._run is None or not len(self):
+            return []
+        return [(self.run.plan.noise_multiplier, 1 / self.run.plan.bins, len(self))]
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Checks that a step was one of the plan, with noise of its own."""
+        check_same("noise_multiplier", noise_multiplier, self.run.plan.noise_multiplier)
+        check_same("sample_rate", sample_rate, 1 / self.run.plan.bins)
+        if self.run.round == self._counted:
+            raise PlanViolated(f"step: round {self._counted} had no noise of the plan, or comes after the last")
+        self._counted = self.run.round
+
+    def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:
+        """Returns the plan's epsilon for its delta or a larger one."""
+        if delta < self.run.plan.delta:
+            raise PlanViolated(
+                f"delta = {delta}: the plan was certified for {self.run.plan.delta}; make a plan for a smaller one"
+            )
+        return self.run.plan.epsilon if len(self) else 0.0
+
+    def __len__(self) -> int:
+        return 0 if self._run is None else self.run.round
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name in Opacus."""
+        return MECHANISM
+
+    def state_dict(self, destination: Any = None) -> Any:
+        """Returns Opacus's fields and the plan's hash."""
+        found = super().state_dict(destination)
+        found["plan"] = self.run.plan.digest
+        return found
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Checks that the state is of this plan; the steps are those of the run, which the optimiser loads."""
+        check_same("mechanism", state_dict.get("mechanism"), MECHANISM)
+        check_same("plan", state_dict.get("plan"), self.run.plan.digest)
+
+
+register_accountant(MECHANISM, PlanAccountant, force=True)
+
+
+class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
+    """Opacus's optimiser with the noise of a plan, one round per step that is not virtual.
+
+    Args:
+      optimizer: what gets the private gradients.
+      model: the model, as it was before Opacus wrapped it.
+      run: what batches and noise come from.
+      loss_reduction: of the script's loss. `mean` divides noisy sums by the plan's nominal size; `sum` leaves them as
+        they are.
+
+    Formal guarantees:
+      - All that is computed from the parameters after `step` has the guarantee of the plan, if Opacus clips as it says.
+        A step is refused unless just as many gradients were summed as the planned batch has examples, clipped to the
+        plan's norm (less a share of 2^-16 for rounding).
+      - `state_dict` has the noise and the batches (secrets); see `training.torch.PrivateOptimizer`.
+    """
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module, run: TrainingRun, loss_reduction: str = "mean") -> None:
+        super().__init__(
+            optimizer,
+            noise_multiplier=run.plan.noise_multiplier,
+            max_grad_norm=limit(run.plan),
+            expected_batch_size=run.plan.nominal_size,
+            loss_reduction=loss_reduction,
+        )
+        self.run = run
+        self._weights: dict[str, Any] = dict(check_holds(optimizer, model))
+        self._behind = run.begun
+        self._summed = 0
+
+    def clip_and_accumulate(self) -> None:
+        """Clips and sums as Opacus does, and counts."""
+        super().clip_and_accumulate()
+        self._summed += len(self.grad_samples[0])
+
+    def add_noise(self) -> None:
+        """Adds the noise of the coming round to the summed gradients, if they are those of its batch."""
+        if self._behind:
+            raise PlanViolated(f"{self.run.folder}: has a run that began before; load_state_dict has to come first")
+        check_same("noise_multiplier", self.noise_multiplier, self.run.plan.noise_multiplier)
+        check_same("max_grad_norm", self.max_grad_norm, limit(self.run.plan))
+        check_same("number of gradients in this step", self._summed, len(self.run.batch.examples))
+        noise = self.run.noise()
+        for name, weight in self._weights.items():
+            _check_processed_flag(weight.summed_grad)
+            noisy = weight.summed_grad + from_dlpack(noise[name]).to(weight.device)
+            weight.grad = noisy.to(weight.dtype).view_as(weight)
+            _mark_as_processed(weight.summed_grad)
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Forgets gradients; after a virtual step it keeps what was summed."""
+        super().zero_grad(set_to_none)
+        if not self._is_last_step_skipped:
+            self._summed = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of the optimiser and of the run, in types that `torch.load(weights_only=True)` reads."""
+        return super().state_dict() | {STATE: run_state(self.run)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from what `state_dict` returned; see `TrainingRun.restore` for what is refused."""
+        restore_run(self.run, state_dict)
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != STATE})
+        self._step_skip_queue.clear()
+        self._is_last_step_skipped = False
+        self.zero_grad()
+        self._behind = False
+
+
+class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradientClipping):  # type: ignore[misc]
+    """The same for ghost clipping, where gradients come clipped and summed."""
+
+    def accumulate(self) -> None:
+        """Sums as Opacus does, and counts."""
+        super().accumulate()
+        self._summed += len(next(iter(self._weights.values()))._norm_sample)
+
+    def clip_and_accumulate(self) -> None:
+        """Nothing: clipping comes with the backward pass."""
+
+
+def limit(plan: Plan) -> float:
+    """Returns the norm that Opacus clips to: the plan's, with room for rounding."""
+    return plan.clip_norm * (1 - ROUNDING)
+
+
+class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
+    """Opacus's engine for a plan.
+
+    Args:
+      plan: a plan, or the folder of one.
+      folder: of the run; see `TrainingRun` for it and for the other arguments.
+
+    What a script says about privacy (`max_grad_norm`, `noise_multiplier`, `target_epsilon`, `target_delta`, `epochs`,
+    the loader's batch size) may be left out where Opacus needs it no more, and must agree with the plan where it is
+    given. Opacus's generators, secure or not, are not used: noise and batches have keys of 128 and 256 bits
+    from the operating system.
+    """
+
+    OPTIMIZERS: ClassVar[dict[type, type[PlanDPOptimizer]]] = {
+        DPOptimizer: PlanDPOptimizer,
+        DPOptimizerFastGradientClipping: PlanDPOptimizerFastGradientClipping,
+    }
+
+    def __init__(
+        self,
+        plan: Plan | str | Path,
+        folder: str | Path,
+        *,
+        form: str = "buffers",
+        strict: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Secure RNG turned off")
+            super().__init__(accountant=MECHANISM)
+        self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
+        self._folder = Path(folder)
+        self._options: dict[str, Any] = {"form": form, "strict": strict, "seed": seed}
+        self._model: nn.Module | None = None
+
+    @property
+    def run(self) -> TrainingRun:
+        """The run that `make_private` opened."""
+        run: TrainingRun = self.accountant.run
+        return run
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: Optimizer,
+        data_loader: DataLoader[Any],
+        max_grad_norm: float | None = None,
+        noise_multiplier: float | None = None,
+        criterion: Any = None,
+        loss_reduction: str = "mean",
+        batch_first: bool = True,
+        grad_sample_mode: str = "hooks",
+        wrap_model: bool = True,
+        clipping: str = "flat",
+        poisson_sampling: bool = True,
+    ) -> Any:
+        """Returns module, optimiser (for ghost clipping also the criterion) and data loader, bound to the plan.
+
+        Args:
+          module: the model, not wrapped yet.
+          optimizer: any optimiser of its trainable parameters.
+          data_loader: for its data set, workers and `collate_fn`; its batches are replaced by the plan's.
+          max_grad_norm: if given, the plan's clip norm.
+          noise_multiplier: if given, the plan's.
+          criterion, loss_reduction, batch_first, grad_sample_mode, wrap_model: as in Opacus.
+          clipping: `flat`; no other is what plans are made for.
+          poisson_sampling: allowed where a script has it; the batches are the plan's all the same.
+        """
+        if self._model is not None:
+            raise PlanViolated("make_private: has been called already; a plan is for one run, of one model")
+        plan = self.plan
+        if max_grad_norm is not None:
+            check_same("max_grad_norm", max_grad_norm, plan.clip_norm)
+        if noise_multiplier is not None:
+            check_same("noise_multiplier", noise_multiplier, plan.noise_multiplier)
+        check_same("clipping", clipping, "flat")
+        if not poisson_sampling:
+            raise PlanViolated("poisson_sampling = False: batches are the plan's, never the loader's own")
+        examples = len(data_loader.dataset)  # type: ignore[arg-type]
+        if data_loader.batch_size is not None:
+            check_same("batches per epoch", round(examples / data_loader.batch_size), plan.bins)
+        check_holds(optimizer, module)
+        run = open_run(plan, self._folder, module, examples=examples, clip_norm=plan.clip_norm, **self._options)
+        self._model = module
+        self.accountant.bind(run)
+        try:
+            return super().make_private(
+                module=module,
+                optimizer=optimizer,
+                data_loader=data_loader,
+                noise_multiplier=plan.noise_multiplier,
+                max_grad_norm=limit(plan),
+                criterion=criterion or nn.CrossEntropyLoss(reduction=loss_reduction),
+                loss_reduction=loss_reduction,
+                batch_first=batch_first,
+                grad_sample_mode=grad_sample_mode,
+                wrap_model=wrap_model,
+            )
+        except BaseException:
+            run.close()
+            self._model = None
+            raise
+
+    def make_private_with_epsilon(
+        self, *, target_epsilon: float, target_delta: float, epochs: int, **options: Any
+    ) -> Any:
+        """`make_private`, with the target and the number of epochs compared to the plan's."""
+        check_same("target_epsilon", target_epsilon, self.plan.epsilon)
+        check_same("target_delta", target_delta, self.plan.delta)
+        check_same("epochs", epochs, self.plan.epochs)
+        return self.make_private(**options)
+
+    def _prepare_optimizer(
+        self,
+        *,
+        optimizer: Optimizer,
+        loss_reduction: str,
+        distributed: bool,
+        clipping: str,
+        grad_sample_mode: str,
+        **_: Any,
+    ) -> PlanDPOptimizer:
+        found = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
+        if found not in self.OPTIMIZERS or self._model is None:
+            raise InvalidArgument("module", found.__name__, "distributed training with a plan is not supported")
+        return self.OPTIMIZERS[found](optimizer, self._model, self.run, loss_reduction)
+
+    def _prepare_data_loader(self, data_loader: DataLoader[Any], *, batch_first: bool, **_: Any) -> DataLoader[Any]:
+        collate: Any = CollateWithEmpty(data_loader.collate_fn, data_loader.dataset[0], batch_first)
+        return DataLoader(
+            data_loader.dataset,
+            batch_sampler=PlanSampler(self.run),
+            collate_fn=collate,
+            num_workers=data_loader.num_workers,
+            pin_memory=data_loader.pin_memory,
+            timeout=data_loader.timeout,
+            worker_init_fn=data_loader.worker_init_fn,
+            multiprocessing_context=worker_context(data_loader.num_workers, data_loader.multiprocessing_context),
+            generator=data_loader.generator,
+            prefetch_factor=data_loader.prefetch_factor,
+            persistent_workers=data_loader.persistent_workers,
+        )
+
+    def close(self) -> dict[str, Any]:
+        """Ends the run, or this part of it; returns the record, which record.json has too."""
+        self.run.close()
+        return check_record(self.run.folder)

@@ -1,0 +1,283 @@
+"""The Opacus adapter against itself without memory management, with ghost clipping, and without interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opacus")
+
+import torch
+from opacus.accountants import create_accountant
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from galton.errors import GaltonError
+from galton.noise import NoiseReused, key_from_seed
+from galton.plan import Plan
+from galton.training import PlanViolated, check_record
+from galton.training.opacus import PlanAccountant, PlanPrivacyEngine
+from galton.training.torch import PrivateOptimizer, open_run, plan_loader
+
+SEED = 1076
+"""A seed for which one of the eight bins is empty."""
+EMPTY = 5
+"""Which."""
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors need no threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def examples(number: int = 64) -> TensorDataset:
+    made = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(number, 5, generator=made) * 3, torch.randint(0, 3, (number,), generator=made))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def momentum(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+class Script:
+    """What a user of Opacus writes."""
+
+    def __init__(self, plan: Plan, folder: Path, batch_size: int = 8, **options: Any) -> None:
+        self.model = network()
+        self.engine = PlanPrivacyEngine(plan, folder, seed=SEED)
+        self.inner = options.pop("optimizer", momentum)(self.model)
+        loader = DataLoader(options.pop("data", examples()), batch_size=batch_size)
+        made = self.engine.make_private(
+            module=self.model, optimizer=self.inner, data_loader=loader, **({"max_grad_norm": 1.0} | options)
+        )
+        self.module, self.optimizer, self.loader = made[0], made[1], made[-1]
+        self.criterion = (
+            made[2] if len(made) == 4 else nn.CrossEntropyLoss(reduction=options.get("loss_reduction", "mean"))
+        )
+
+    def pass_over(self, loader: DataLoader[Any], rounds: int = 32) -> None:
+        """Trains for one epoch, or until so many rounds are done."""
+        for x, y in loader:
+            self.optimizer.zero_grad()
+            self.criterion(self.module(x), y).backward()
+            self.optimizer.step()
+            if self.engine.run.round == rounds:
+                break
+
+    def go_on(self, rounds: int = 32) -> Script:
+        while self.engine.run.round < rounds:
+            self.pass_over(self.loader, rounds)
+        return self
+
+    def weights(self) -> list[Tensor]:
+        return [weight.detach() for weight in self.model.parameters()]
+
+
+def close(first: Script, second: Script) -> None:
+    for a, b in zip(first.weights(), second.weights(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.fixture(scope="module")
+def straight(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Script:
+    """A run that nothing happened to."""
+    script = Script(small_plan, tmp_path_factory.mktemp("straight")).go_on()
+    script.engine.close()
+    return script
+
+
+def test_it_makes_the_steps_of_the_plain_torch_adapter(small_plan: Plan, tmp_path: Path, straight: Script) -> None:
+    model = network()
+    with open_run(small_plan, tmp_path, model, examples=64, clip_norm=1.0, seed=SEED) as run:
+        optimizer = PrivateOptimizer(momentum(model), model, run)
+        while not run.done:
+            for batch in plan_loader(run, examples()):
+                optimizer.accumulate(lambda model, rows: nn.functional.cross_entropy(model(rows[0]), rows[1]), batch)
+                optimizer.step()
+    for a, b in zip(straight.weights(), model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)  # Opacus clips to norm / (norm + 1e-6)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("physical", [None, 3])
+def test_ghost_clipping_and_virtual_steps_change_nothing(
+    small_plan: Plan, tmp_path: Path, straight: Script, mode: str, physical: int | None
+) -> None:
+    script = Script(small_plan, tmp_path, grad_sample_mode=mode)
+    if physical is None:
+        script.go_on()
+    else:
+        with BatchMemoryManager(
+            data_loader=script.loader, max_physical_batch_size=physical, optimizer=script.optimizer
+        ) as loader:
+            for _ in range(small_plan.epochs):
+                script.pass_over(loader)
+    close(script, straight)
+    assert script.engine.close()["rounds_done"] == 32
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_noise_is_that_of_the_plan_bit_by_bit(small_plan: Plan, tmp_path: Path, mode: str) -> None:
+    script = Script(small_plan, tmp_path, grad_sample_mode=mode)
+    noise = small_plan.noise()
+    weights = {name: weight.detach().numpy() for name, weight in script.model.named_parameters()}
+    state = noise.init(weights, key_from_seed(SEED))
+    for turn, (x, y) in enumerate(script.loader):
+        drawn, state = noise.step(state)
+        assert len(x) == small_plan.batches(SEED).at(turn).mask.sum()
+        script.optimizer.zero_grad()
+        script.criterion(script.module(x), y).backward()
+        script.optimizer.step()
+        for name, weight in script.model.named_parameters():
+            added = torch.tensor(drawn[name].tolist())
+            found: Any = weight
+            assert torch.equal(found.grad, (found.summed_grad + added) / 8)
+            if turn == EMPTY:
+                assert torch.equal(found.grad, added / 8)
+    script.engine.close()
+
+
+def test_a_sum_is_not_divided(small_plan: Plan, tmp_path: Path, straight: Script) -> None:
+    script = Script(
+        small_plan,
+        tmp_path,
+        loss_reduction="sum",
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1 / 8, momentum=0.9),
+    )
+    close(script.go_on(), straight)
+    script.engine.close()
+
+
+def test_batches_that_are_too_large_are_cut_as_planned(small_plan: Plan, tmp_path: Path) -> None:
+    plan = replace(small_plan, physical=9)
+    script = Script(plan, tmp_path)
+    sizes = [len(x) for x, _ in script.loader]
+    assert sizes == [plan.batches(SEED).at(turn).mask.sum() for turn in range(8)]
+    assert max(sizes) == 9
+    assert max(len(small_plan.batches(SEED).at(turn).examples) for turn in range(8)) > 9
+    script.engine.close()
+
+
+def test_resumed_from_a_checkpoint_it_ends_bit_by_bit_the_same(
+    small_plan: Plan, tmp_path: Path, straight: Script
+) -> None:
+    script = Script(small_plan, tmp_path / "run")
+    for rounds in (3, 13):
+        script.go_on(rounds)
+        path = tmp_path / f"{rounds}.pt"
+        script.engine.save_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
+        script.go_on(rounds + 1)  # lost, and computed again
+        script.engine.close()
+        script = Script(small_plan, tmp_path / "run")
+        with pytest.raises(PlanViolated, match="load_state_dict has to come first"):
+            script.go_on(rounds + 2)
+        script.engine.load_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
+    with pytest.raises(NoiseReused):
+        script.engine.load_checkpoint(path=tmp_path / "3.pt", module=script.module, optimizer=script.optimizer)
+    script.engine.load_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
+    assert torch.load(path, weights_only=True)["optimizer_state_dict"]["galton"]["plan"] == small_plan.digest
+    script.go_on()
+    assert all(torch.equal(a, b) for a, b in zip(script.weights(), straight.weights(), strict=True))
+    record = script.engine.close()
+    assert (record["completed"], record["resumptions"], record["rounds_replayed"]) == (True, 2, 2)
+    assert record == check_record(tmp_path / "run")
+
+
+def test_accountant(small_plan: Plan, tmp_path: Path) -> None:
+    unbound = create_accountant("galton")
+    assert isinstance(unbound, PlanAccountant)
+    assert (len(unbound), unbound.history) == (0, [])
+    with pytest.raises(PlanViolated, match="has no plan yet"):
+        unbound.get_epsilon(1e-3)
+    script = Script(small_plan, tmp_path)
+    engine, accountant = script.engine, script.engine.accountant
+    assert engine.get_epsilon(1e-3) == 0.0
+    script.go_on(1)
+    for delta in (1e-3, 1e-2):
+        assert engine.get_epsilon(delta) == 4.0
+    with pytest.raises(PlanViolated, match="was certified for"):
+        engine.get_epsilon(1e-4)
+    spent = {"noise_multiplier": small_plan.noise_multiplier, "sample_rate": 1 / 8}
+    assert accountant.history == [(*spent.values(), 1)]
+    for wrong in ({"noise_multiplier": 1.0}, {"sample_rate": 0.5}, {}):  # the last: a step without noise of the plan
+        with pytest.raises(PlanViolated):
+            accountant.step(**(spent | wrong))
+    accountant.load_state_dict(accountant.state_dict())
+    for name, other in {"mechanism": "rdp", "plan": "sha256:0"}.items():
+        with pytest.raises(PlanViolated, match=name):
+            accountant.load_state_dict(accountant.state_dict() | {name: other})
+    script.go_on(32)
+    assert (len(accountant), engine.get_epsilon(1e-3)) == (32, 4.0)
+    with pytest.raises(PlanViolated, match="all are done"):
+        script.pass_over(script.loader)
+    engine.close()
+
+
+def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path) -> None:
+    def anew(**options: Any) -> Callable[[], Script]:
+        return lambda: Script(small_plan, tmp_path / "run", **options)
+
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (anew(batch_size=16), "batches per epoch = 4"),
+        (anew(data=examples(60)), "examples = 60"),
+        (anew(max_grad_norm=1.5), "max_grad_norm = 1.5"),
+        (anew(noise_multiplier=0.5), "noise_multiplier = 0.5"),
+        (anew(clipping="per_layer"), "clipping = per_layer"),
+        (anew(poisson_sampling=False), "poisson_sampling = False"),
+        (anew(optimizer=lambda model: momentum(model[0])), "must hold"),
+    ]
+    for attempt, words in refused:
+        with pytest.raises(GaltonError, match=words):
+            attempt()
+    engine = PlanPrivacyEngine(small_plan, tmp_path / "other")
+    target = {"target_epsilon": 4.0, "target_delta": 1e-3, "epochs": 4}
+    for name, wrong in {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 5}.items():
+        with pytest.raises(PlanViolated, match=name):
+            engine.make_private_with_epsilon(**(target | {name: wrong}))  # type: ignore[arg-type]
+    script = Script(small_plan, tmp_path / "run")
+    with pytest.raises(PlanViolated, match="called already"):
+        script.engine.make_private(module=network(), optimizer=script.inner, data_loader=script.loader)
+    strange = DataLoader(examples(), batch_size=64)
+    with pytest.raises(PlanViolated, match="number of gradients in this step = 64"):
+        script.pass_over(strange)
+    for name in ("noise_multiplier", "max_grad_norm"):
+        planned = getattr(script.optimizer, name)
+        setattr(script.optimizer, name, planned / 2)
+        with pytest.raises(PlanViolated, match=name):
+            script.pass_over(script.loader)
+        setattr(script.optimizer, name, planned)
+    assert script.engine.run.round == 0
+    script.go_on(1).engine.close()
+
+
+def test_a_target_that_is_the_plans_is_accepted(small_plan: Plan, tmp_path: Path) -> None:
+    model = network()
+    engine = PlanPrivacyEngine(small_plan, tmp_path)
+    module, _, loader = engine.make_private_with_epsilon(
+        target_epsilon=4.0,
+        target_delta=1e-3,
+        epochs=4,
+        module=model,
+        optimizer=momentum(model),
+        data_loader=DataLoader(examples(), batch_size=8),
+        max_grad_norm=1.0,
+    )
+    assert len(loader) == 8
+    assert module is not model
+    engine.close()

@@ -1,0 +1,369 @@
+"""The PyTorch adapter against plain loops, and against runs that were never interrupted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset, TensorDataset
+
+from galton.errors import GaltonError, InvalidArgument, InvalidFile
+from galton.noise import NoiseReused, key_from_seed
+from galton.plan import Plan
+from galton.training import PlanViolated, TrainingRun, check_record
+from galton.training.torch import PaddedBatch, PrivateOptimizer, clipped_sum, open_run, plan_loader, train
+
+SEED = 1076
+"""A seed for which one of the eight bins is empty."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors need no threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def examples(number: int = 64) -> TensorDataset:
+    made = torch.Generator().manual_seed(0)
+    return TensorDataset(
+        torch.randn(number, 1, 4, 4, generator=made) * 3, torch.randint(0, 3, (number,), generator=made)
+    )
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 3))
+
+
+def loss(model: Callable[..., Tensor], rows: Any) -> Tensor:
+    return cross_entropy(model(rows[0]), rows[1])
+
+
+def opened(plan: Plan, folder: Path, model: nn.Module, **options: Any) -> TrainingRun:
+    return open_run(plan, folder, model, examples=64, clip_norm=1.0, seed=SEED, **options)
+
+
+def begin(plan: Plan, folder: Path) -> tuple[nn.Module, PrivateOptimizer]:
+    model = network()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, PrivateOptimizer(inner, model, opened(plan, folder, model))
+
+
+def go_on(optimizer: PrivateOptimizer, rounds: int, micro_batch: int | None = None) -> None:
+    """Trains until so many rounds are done."""
+    run = optimizer.run
+    while run.round < rounds:
+        for batch in plan_loader(run, examples(), micro_batch):
+            optimizer.accumulate(loss, batch)
+            if batch.last:
+                optimizer.step()
+            if run.round == rounds:
+                break
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def same(first: nn.Module, second: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def plain_loop(model: nn.Module, data: Dataset[Any], members: list[int], clip_norm: float) -> dict[str, Tensor]:
+    """The definition: one example after the other."""
+    total = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
+    for index in members:
+        x, y = data[index]
+        gradient = torch.autograd.grad(cross_entropy(model(x[None]), y[None]), list(model.parameters()))
+        norm = torch.sqrt(torch.stack([part.square().sum() for part in gradient]).sum())
+        for sums, part in zip(total.values(), gradient, strict=True):
+            sums += part * min(1.0, clip_norm / float(norm))
+    return total
+
+
+@pytest.mark.parametrize("micro_batch", [None, 1, 3, 64])
+@pytest.mark.parametrize("clip_norm", [0.5, 100.0])
+def test_clipped_sum_is_that_of_a_plain_loop(micro_batch: int | None, clip_norm: float) -> None:
+    model, data = network(), examples()
+    members = [3, 1, 4, 15, 9, 2, 6]
+    inputs, mask = [part[members] for part in data.tensors], torch.ones(7, dtype=torch.bool)
+    found = clipped_sum(model, loss, inputs, mask, clip_norm, micro_batch)
+    for name, expected in plain_loop(model, data, members, clip_norm).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_padding_and_gradients_that_are_not_finite_contribute_nothing() -> None:
+    model, data = network(), examples()
+    x, y = (part[:6].clone() for part in data.tensors)
+    mask = torch.tensor([True, True, False, True, True, False])
+    x[2], x[4] = torch.nan, torch.inf  # one is padding, the other an example
+    found = clipped_sum(model, loss, [x, y], mask, 1.0)
+    for name, expected in plain_loop(model, data, [0, 1, 3], 1.0).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
+    model.register_parameter("unused", nn.Parameter(torch.zeros(2)))
+    assert not clipped_sum(model, loss, [x, y], mask, 1.0)["unused"].any()
+    nothing = clipped_sum(model, loss, [x, y], torch.zeros(6, dtype=torch.bool), 1.0)
+    assert all(not part.any() for part in nothing.values())
+
+
+def test_one_example_never_exceeds_the_clip_norm() -> None:
+    model, one = network(), torch.ones(1, dtype=torch.bool)
+    for index in range(64):
+        total = clipped_sum(model, loss, [part[[index]] for part in examples().tensors], one, 0.25)
+        assert torch.cat([part.double().flatten() for part in total.values()]).norm() <= 0.25
+
+
+@pytest.mark.parametrize("micro_batch", [None, 8])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_loader_gives_the_batches_of_the_plan(
+    small_plan: Plan, tmp_path: Path, micro_batch: int | None, workers: int
+) -> None:
+    with opened(small_plan, tmp_path, network()) as run:
+        planned, data = small_plan.batches(SEED), examples()
+        loader = plan_loader(run, data, micro_batch, num_workers=workers)
+        for epoch in range(small_plan.epochs):
+            found = list(loader)
+            assert len(found) == len(loader)
+            for turn in range(8):
+                parts = [part for part in found if part.round == 8 * epoch + turn]
+                assert [part.part for part in parts] == list(range(parts[0].parts))
+                assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
+                batch = planned.at(8 * epoch + turn)
+                assert torch.equal(torch.cat([part.mask for part in parts]), torch.from_numpy(batch.mask))
+                for column, rows in enumerate(data.tensors):
+                    assert torch.equal(
+                        torch.cat([part.inputs[column] for part in parts]), torch.from_numpy(batch.take(rows.numpy()))
+                    )
+            assert run.round == 8 * epoch  # loading alone moves nothing
+            for _ in range(8):
+                run.noise()
+        with pytest.raises(PlanViolated, match="all are done"):
+            next(iter(loader))
+
+
+def test_batches_that_are_too_large_are_cut_as_planned(small_plan: Plan, tmp_path: Path) -> None:
+    plan = replace(small_plan, physical=9)
+    with opened(plan, tmp_path, network()) as run:
+        batches = list(plan_loader(run, examples()))
+    assert {part.mask.shape for part in batches} == {(9,)}
+    assert all(int(part.mask.sum()) == plan.batches(SEED).at(part.round).mask.sum() for part in batches)
+    assert any(plan.batches(SEED).at(turn).truncated for turn in range(8))
+
+
+def test_step_adds_the_noise_of_the_plan_bit_by_bit_and_divides_by_the_nominal_size(
+    small_plan: Plan, tmp_path: Path
+) -> None:
+    model = network()
+    with opened(small_plan, tmp_path, model) as run:
+        optimizer = PrivateOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model, run)
+        noise = small_plan.noise()
+        weights = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
+        state = noise.init(weights, key_from_seed(SEED))
+        for batch in plan_loader(run, examples()):
+            before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+            total = clipped_sum(model, loss, batch.inputs, batch.mask, 1.0)
+            drawn, state = noise.step(state)
+            optimizer.accumulate(loss, batch)
+            optimizer.step()
+            for name, weight in model.named_parameters():
+                expected = before[name] - (total[name] + torch.tensor(drawn[name].tolist())) / 8
+                assert torch.equal(weight, expected)
+                assert weight.grad is None
+
+
+def test_half_precision_gets_noise_in_single_precision(small_plan: Plan, tmp_path: Path) -> None:
+    model = network().to(torch.bfloat16)
+    data = TensorDataset(examples().tensors[0].to(torch.bfloat16), examples().tensors[1])
+    with opened(small_plan, tmp_path, model) as run:
+        optimizer = PrivateOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, run)
+        batch = next(iter(plan_loader(run, data)))
+        assert clipped_sum(model, loss, batch.inputs, batch.mask, 1.0)["0.weight"].dtype == torch.float32
+        before = [weight.detach().clone() for weight in model.parameters()]
+        optimizer.accumulate(loss, batch)
+        optimizer.step()
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_resumed_from_a_state_dict_it_ends_bit_by_bit_the_same(small_plan: Plan, tmp_path: Path) -> None:
+    straight, optimizer = begin(small_plan, tmp_path / "straight")
+    go_on(optimizer, 32)
+    optimizer.run.close()
+    model, optimizer = begin(small_plan, tmp_path / "broken")
+    for rounds in (3, 11, 24):
+        go_on(optimizer, rounds)
+        saved = through_a_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        go_on(optimizer, rounds + (rounds == 11))  # a round that is lost and computed again
+        optimizer.run.close()
+        model, optimizer = begin(small_plan, tmp_path / "broken")
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    go_on(optimizer, 32)
+    optimizer.run.close()
+    assert same(straight, model)
+    record = check_record(tmp_path / "broken")
+    assert (record["rounds_done"], record["resumptions"], record["rounds_replayed"]) == (32, 3, 1)
+
+
+def test_micro_batches_make_the_same_steps(small_plan: Plan, tmp_path: Path) -> None:
+    whole, optimizer = begin(small_plan, tmp_path / "whole")
+    go_on(optimizer, 6)
+    optimizer.run.close()
+    cut, optimizer = begin(small_plan, tmp_path / "cut")
+    go_on(optimizer, 6, micro_batch=8)
+    optimizer.run.close()
+    for a, b in zip(whole.parameters(), cut.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_schedulers_see_the_real_groups(small_plan: Plan, tmp_path: Path) -> None:
+    _, optimizer = begin(small_plan, tmp_path)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    go_on(optimizer, 1)
+    scheduler.step()
+    optimizer.load_state_dict(through_a_file(optimizer.state_dict()))
+    scheduler.step()
+    assert optimizer._inner.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.025
+    optimizer.run.close()
+
+
+def test_an_old_state_is_refused_once_a_newer_one_counts_as_saved(small_plan: Plan, tmp_path: Path) -> None:
+    _, optimizer = begin(small_plan, tmp_path)
+    go_on(optimizer, 2)
+    old = optimizer.state_dict()
+    go_on(optimizer, 4)
+    new = optimizer.state_dict()
+    with pytest.raises(NoiseReused):
+        optimizer.load_state_dict(old)
+    go_on(optimizer, 5)
+    optimizer.load_state_dict(new)
+    assert optimizer.run.round == 4
+    optimizer.run.close()
+
+
+def test_a_crash_while_a_state_is_written_leaves_the_one_before(small_plan: Plan, tmp_path: Path) -> None:
+    model, optimizer = begin(small_plan, tmp_path)
+    go_on(optimizer, 2)
+    saved = {"model": through_a_file(model.state_dict()), "optimizer": through_a_file(optimizer.state_dict())}
+
+    def crash() -> None:
+        with optimizer.run:
+            go_on(optimizer, 4)
+            optimizer.state_dict()
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        crash()
+    model, optimizer = begin(small_plan, tmp_path)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    go_on(optimizer, 5)
+    optimizer.run.close()
+    straight, other = begin(small_plan, tmp_path / "straight")
+    go_on(other, 5)
+    other.run.close()
+    assert same(straight, model)
+
+
+def test_strange_states_are_refused(small_plan: Plan, tmp_path: Path) -> None:
+    _, optimizer = begin(small_plan, tmp_path / "one")
+    go_on(optimizer, 1)
+    state = optimizer.state_dict()
+    run = state["galton"]
+    changed = run["noise"].clone()
+    changed[900] += 1
+    strange: list[tuple[dict[str, Any], type[GaltonError], str]] = [
+        (torch.optim.SGD(network().parameters(), lr=0.1).state_dict(), PlanViolated, "no run in it"),
+        (state | {"galton": run | {"plan": "sha256:0"}}, PlanViolated, "plan = sha256:0"),
+        (state | {"galton": run | {"batches": run["batches"] | {"seed": "0" * 64}}}, PlanViolated, "other batches"),
+        (state | {"galton": run | {"noise": changed}}, InvalidFile, "noise.npz"),
+    ]
+    for wrong, error, words in strange:
+        with pytest.raises(error, match=words):
+            optimizer.load_state_dict(wrong)
+    optimizer.run.close()
+    model = network()
+    fresh = open_run(small_plan, tmp_path / "two", model, examples=64, clip_norm=1.0)
+    other = PrivateOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, fresh)
+    with pytest.raises(PlanViolated, match="other batches"):
+        other.load_state_dict(state)
+    fresh.close()
+
+
+def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path) -> None:
+    model, optimizer = begin(small_plan, tmp_path / "run")
+    run, data = optimizer.run, examples()
+    batch = next(iter(plan_loader(run, data)))
+    half = next(iter(plan_loader(run, data, 16)))
+
+    def go_on_with(part: PaddedBatch) -> None:
+        optimizer.accumulate(loss, part)
+        optimizer.step()
+
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: open_run(small_plan, tmp_path / "a", model, examples=63, clip_norm=1.0), "examples = 63"),
+        (lambda: open_run(small_plan, tmp_path / "b", model, examples=64, clip_norm=2.0), "clip_norm = 2.0"),
+        (lambda: plan_loader(run, examples(63)), "examples = 63"),
+        (lambda: plan_loader(run, data, 5), "micro_batch = 5"),
+        (lambda: PrivateOptimizer(torch.optim.SGD(model[0].parameters(), lr=1.0), model, run), "must hold"),  # type: ignore[index]
+        (lambda: optimizer.step(), "not been accumulated"),
+        (lambda: optimizer.step(lambda: 0.0), "closure"),
+        (lambda: optimizer.accumulate(loss, batch._replace(round=1)), "round of the batch = 1"),
+        (lambda: optimizer.accumulate(loss, half._replace(part=1)), "micro-batch = 1"),
+        (lambda: go_on_with(half), "not all of it"),
+        (lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]}), "add_param_group"),
+    ]
+    for attempt, words in refused:
+        with pytest.raises((PlanViolated, InvalidArgument), match=words):
+            attempt()
+    assert run.round == 0
+    optimizer.zero_grad()
+    go_on(optimizer, 32)
+    with pytest.raises(PlanViolated, match="round of the batch = 0"):
+        optimizer.accumulate(loss, batch)
+    optimizer.accumulate(loss, PaddedBatch(batch.inputs, batch.mask, 32))
+    with pytest.raises(PlanViolated, match="all are done"):
+        optimizer.step()
+    run.save()
+    run.close()
+    _, late = begin(small_plan, tmp_path / "run")
+    with pytest.raises(PlanViolated, match="load_state_dict has to come first"):
+        late.accumulate(loss, batch)
+    late.run.close()
+
+
+def test_train_goes_on_where_it_was_broken_off(small_plan: Plan, tmp_path: Path) -> None:
+    def once(folder: str, model: nn.Module, **options: Any) -> dict[str, Any]:
+        inner = torch.optim.Adam(model.parameters(), lr=0.01)
+        return train(small_plan, tmp_path / folder, loss, model, examples(), inner, seed=SEED, **options)
+
+    straight, broken = network(), network()
+    assert once("straight", straight, save_every=32)["completed"]
+    assert once("broken", network(), rounds=5)["rounds_done"] == 5
+
+    def kill(done: int) -> None:
+        if done == 13:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        once("broken", network(), save_every=10, watch=kill)
+    record = once("broken", broken)
+    assert same(straight, broken)
+    assert (record["completed"], record["resumptions"], record["rounds_replayed"]) == (True, 2, 3)
+    assert once("broken", network())["rounds_done"] == 32  # nothing left to do
