@@ -43,7 +43,7 @@ def fashion() -> Images:
     """Pieces of clothing; `apt install dataset-fashion-mnist`, or say where the files are by FASHION_MNIST."""
     train, test = (_read(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28) for part in ("train", "t10k"))
     labels, test_labels = (_read(f"{part}-labels-idx1-ubyte.gz", 8).astype(np.int64) for part in ("train", "t10k"))
-    return Images(train / np.float32(255), labels, test / np.float32(255), test_labels)
+    return Images((train / 255).astype(np.float32), labels, (test / 255).astype(np.float32), test_labels)
 
 
 def _read(name: str, header: int) -> NDArray[np.uint8]:

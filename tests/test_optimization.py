@@ -37,6 +37,7 @@ from galton.pair import ADJACENCIES
 from galton.sampling.base import wide_jax
 from galton.strategies import Blt, ColumnBanded, Dense, Scaled, Strategy, Toeplitz, identity, square_root
 from galton.workloads import MatrixWorkload, Workload, cooldown, momentum, prefix_sums
+from tests.marks import SLOW, slow_after
 from tests.test_cli import galton as command
 from tests.test_cli import read
 from tests.truth import gaussian, two_bins
@@ -62,7 +63,6 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
 }
 minimize: Any = scipy_minimize  # its stubs know neither the options nor the constraints used here
 SEED = Options(seed=1)
-SLOW = pytest.mark.slow
 
 
 def some_parameters(family: str, rounds: int) -> FloatArray:
@@ -268,7 +268,7 @@ def assert_gradient(function: Callable[[FloatArray], tuple[float, FloatArray]], 
         )
 
 
-@pytest.mark.parametrize("adjacency", list(ADJACENCIES))
+@pytest.mark.parametrize("adjacency", slow_after(1, ADJACENCIES))
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_sigma_has_the_slope_it_says_and_solves_for_delta(estimator: str, adjacency: str) -> None:
     gram = square_root(12, 5).gram(4 if estimator == "mixture" else 2)
@@ -394,9 +394,7 @@ def by_slsqp(rounds: int, bins: int) -> float:
     return min(found)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "bins"), [(3, 2), *(pytest.param(*one, marks=SLOW) for one in ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4)))]
-)
+@pytest.mark.parametrize(("rounds", "bins"), slow_after(1, [(2, 2), (3, 2), (1, 1), (2, 1), (4, 2), (4, 4)]))
 def test_the_dense_classical_optimum_by_slsqp(rounds: int, bins: int) -> None:
     found = galton.unamplified_optimum("dense", bins, rounds)
     matrix = found.matrix()
@@ -432,6 +430,7 @@ def test_the_classical_optimum_beats_the_square_root(family: str) -> None:
     assert found.rmse() * found.sensitivity(4) < root.rmse() * root.sensitivity(4)
 
 
+@SLOW
 def test_banded_columns_have_norm_one_so_that_any_schedule_has_the_same_sensitivity() -> None:
     found = galton.unamplified_optimum("banded:4", 4, 14, participation="min-separation")
     np.testing.assert_allclose(np.linalg.norm(found.matrix(), axis=0), 1, rtol=1e-12)
@@ -499,7 +498,7 @@ def product(strategy: Strategy, bins: int) -> float:
     return prefix_error(strategy.matrix()) * float(np.linalg.norm(modes_of(strategy.matrix(), bins), axis=0).max())
 
 
-@pytest.mark.parametrize("family", ["dense", pytest.param("toeplitz", marks=SLOW)])
+@pytest.mark.parametrize("family", slow_after(1, ["toeplitz", "dense"]))
 def test_the_best_of_two_rounds_in_two_bins_by_brute_force(family: str) -> None:
     """Quadrature for sigma, Nelder-Mead for C. Calibration aims at delta / 1.05; its check can raise the multiplier."""
 

@@ -13,13 +13,14 @@ import pytest
 
 import galton
 from galton.baselines import calibrate_poisson
-from galton.batching import BallsInBins, CyclicPoisson, truncation
+from galton.batching import BallsInBins, CyclicPoisson, Poisson, truncation
 from galton.errors import InvalidArgument, InvalidFile
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.plan import Plan, load_plan, make_plan, save_plan, verify_plan
 from galton.plan.accountants import room_for
 from galton.plan.folder import PLAN, STRATEGY, SUMS
 from galton.plan.guarantee import Certified
+from galton.plan.plan import leaked
 from tests.test_cli import galton as command
 
 SMALL: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4, "epsilon": 4.0, "delta": 1e-3}
@@ -55,6 +56,7 @@ def test_what_remains_if_batches_leak_is_the_gaussian_mechanism(small_plan: Plan
     mu = 1 / small_plan.noise_multiplier
     assert small_plan.leak.epsilon == pytest.approx(gaussian_epsilon(1e-3, mu), rel=1e-6)
     assert small_plan.leak.delta == pytest.approx(gaussian_delta(4.0, mu), rel=1e-6)
+    assert small_plan.leak.epsilon is not None
     assert small_plan.leak.epsilon > 4.0
 
 
@@ -110,6 +112,8 @@ def test_every_changed_byte_is_noticed(small_plan: Plan, tmp_path: Path) -> None
         (("evidence", "certificate", "accepted"), False),
         (("evidence", "certificate", "attempts"), 1000),
         (("error", "rmse"), "x"),
+        (("guarantee", "if_batches_leak", "epsilon"), 0.01),
+        (("batching", "truncation", "probability"), 0.5),
         (("version",), 2),
     ],
 )
@@ -131,6 +135,26 @@ def test_a_forged_plan_with_right_hashes_does_not_hold_together(
     (folder / SUMS).write_text(on_disk._sums(folder))
     with pytest.raises(InvalidFile):
         load_plan(folder)
+
+
+def test_a_scheme_with_other_batches_than_analysed_is_refused(small_plan: Plan) -> None:
+    """Fewer bins, so that every example takes part more often; a Poisson batch that is larger."""
+    with pytest.raises(InvalidArgument, match="bins"):
+        small_plan.evidence.check(replace(small_plan, scheme=BallsInBins(64, 2, 32), physical=64))
+    poisson = make_plan(**{**SMALL, "epochs": 1}, batching="poisson")
+    with pytest.raises(InvalidArgument, match="batch_size"):
+        poisson.evidence.check(replace(poisson, scheme=Poisson(64, 32, 8), physical=65))
+
+
+def test_what_remains_after_a_leak_pays_for_truncation() -> None:
+    plan = make_plan(**SMALL, strategy="sqrt:8", physical=22, accountant="unamplified")
+    lost = plan.truncation.delta(4.0)
+    assert lost > 1e-5
+    assert plan.leak.epsilon is not None
+    assert plan.leak.epsilon >= 4.0 - 1e-6
+    mu = 1 / plan.noise_multiplier
+    assert gaussian_delta(plan.leak.epsilon, mu) + plan.truncation.delta(plan.leak.epsilon) <= 1e-3 * (1 + 1e-6)
+    assert plan.leak.delta == pytest.approx(gaussian_delta(4.0, mu) + lost, rel=1e-6)
 
 
 def test_nothing_on_disk_is_overwritten(small_plan: Plan, tmp_path: Path) -> None:
@@ -165,7 +189,8 @@ def test_other_batchings_have_their_own_accountants() -> None:
     poisson = make_plan(**SMALL, batching="poisson")
     assert poisson.spec == "identity"
     # An example may be in all rounds if coins are known: far worse than one batch an epoch.
-    assert poisson.leak.epsilon > gaussian_epsilon(1e-3, 1 / poisson.noise_multiplier)
+    assert poisson.leak.delta > 0.9 > gaussian_delta(4.0, 1 / poisson.noise_multiplier)
+    assert poisson.leak.epsilon is None  # so large that even rare truncation costs more than delta
     fixed = make_plan(**SMALL, batching="fixed-order", options=galton.Options(adjacency="zero-out"))
     assert fixed.noise_multiplier == pytest.approx(1 / galton.gaussian_mu(4.0, 1e-3), rel=1e-6)
     assert fixed.leak.epsilon == pytest.approx(4.0, rel=1e-6)
@@ -193,6 +218,7 @@ def test_one_bin_has_a_place_for_an_example_more() -> None:
     plan = make_plan(**{**SMALL, "batch_size": 64}, strategy="sqrt")
     assert (plan.bins, plan.physical) == (1, 65)
     assert plan.truncation.delta(4.0) == 0
+    assert make_plan(**SMALL, strategy="sqrt", micro_batch=5).physical % 5 == 0
     assert plan.noise_multiplier == pytest.approx(1 / galton.gaussian_mu(4.0, room_for(1e-3)), rel=0.02)
 
 
@@ -279,7 +305,8 @@ def test_the_command_line_makes_and_verifies_a_plan(tmp_path: Path) -> None:
 
 def test_the_command_line_rejects_a_plan_with_too_little_noise(small_plan: Plan, tmp_path: Path) -> None:
     certificate = small_plan.evidence.to_json()["certificate"] | {"noise_multiplier": 0.5}
-    save_plan(replace(small_plan, noise_multiplier=0.5, evidence=Certified(certificate)), tmp_path / "plan")
+    weak = replace(small_plan, noise_multiplier=0.5, evidence=Certified(certificate))
+    save_plan(replace(weak, leak=leaked(weak)), tmp_path / "plan")
     found = command("verify", str(tmp_path / "plan"), "--json")
     assert found.code == 3
     assert not json.loads(found.out)["accepted"]

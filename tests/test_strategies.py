@@ -761,6 +761,7 @@ print(int(status["VmHWM"].split()[0]) / 1024)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory of a process from Linux")
+@pytest.mark.slow
 def test_ten_thousand_rounds_fit_in_500_megabytes() -> None:
     """VmHWM, not ru_maxrss: the latter starts a child at the peak of the process that forked it."""
     run = subprocess.run([sys.executable, "-c", LONG_RUN], capture_output=True, text=True, check=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from galton.batching import Batches
-from galton.errors import InvalidFile
+from galton.batching import Batches, StreamingBallsInBins
+from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import NoiseReused
 from galton.noise.layout import Tree
 from galton.plan import Plan, save_plan
@@ -103,12 +104,10 @@ def test_other_data_or_clipping_than_planned_is_refused(
 
 
 def test_a_folder_belongs_to_one_plan_and_one_process(small_plan: Plan, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     with opened(small_plan, tmp_path / "run"), pytest.raises(InvalidFile, match="held by another"):
         opened(small_plan, tmp_path / "run")
     other = replace(small_plan, created="another time")
-    with pytest.raises(InvalidFile, match="another run"):
+    with pytest.raises(PlanViolated, match="plan"):
         opened(other, tmp_path / "run")
 
 
@@ -128,6 +127,60 @@ def test_secrets_are_readable_by_their_owner_only_and_the_record_has_none(small_
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     assert batches.seed not in (folder / "record.json").read_text()
     assert batches.seed not in (folder / "noise.journal").read_text()
+
+
+def test_a_run_goes_on_with_its_own_batches_or_not_at_all(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 5)
+        run.save()
+    about = folder / "run.json"
+    good = about.read_text()
+    body = json.loads(good)
+    for name, value in (("seed", "00" * 32), ("physical", 5)):
+        about.write_text(json.dumps(body | {"batches": body["batches"] | {name: value}}))
+        with pytest.raises((InvalidFile, PlanViolated)):
+            opened(small_plan, folder)
+    about.unlink()
+    with pytest.raises(InvalidFile, match="missing"):
+        opened(small_plan, folder)
+    about.write_text(good)
+    with opened(small_plan, folder) as run:
+        assert run.round == 5
+
+
+def test_a_plan_that_was_changed_in_memory_is_refused(small_plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="noise_multiplier"):
+        opened(replace(small_plan, noise_multiplier=1e-6), tmp_path / "run")
+
+
+def test_batches_for_shuffled_data_need_shuffled_data(small_plan: Plan, tmp_path: Path) -> None:
+    streaming = replace(small_plan, scheme=StreamingBallsInBins(64, 8, 32))
+    with pytest.raises(PlanViolated, match="shuffled"):
+        opened(streaming, tmp_path / "run")
+    with opened(streaming, tmp_path / "run", shuffled=True) as run:
+        assert run.batch.examples.size
+
+
+def test_the_record_counts_rounds_that_had_noise_and_were_lost(small_plan: Plan, tmp_path: Path) -> None:
+    with opened(small_plan, tmp_path / "run") as run:
+        rounds_of(run, 2)
+    with opened(small_plan, tmp_path / "run") as run:
+        assert (run.round, run.released) == (0, 2)
+        assert run.record()["rounds_released"] == 2
+
+
+def test_a_sum_is_held_to_what_it_was(small_plan: Plan, tmp_path: Path) -> None:
+    total = {name: part + 1 for name, part in PARAMS.items()}
+    with opened(small_plan, tmp_path / "run") as run:
+        run.noise(total)
+    with opened(small_plan, tmp_path / "run") as run:
+        with pytest.raises(NoiseReused, match="another gradient"):
+            run.noise(PARAMS)
+        with pytest.raises(NoiseReused, match="another gradient"):
+            run.noise()
+        run.noise(total)
+        assert run.token(run.batch) != run.token(run._batches.at(2))
 
 
 def test_a_record_that_was_changed_is_noticed(small_plan: Plan, tmp_path: Path) -> None:

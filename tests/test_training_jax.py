@@ -12,10 +12,11 @@ import numpy as np
 import optax
 import pytest
 
-from galton.errors import InvalidFile
-from galton.noise import key_from_seed
+from galton.errors import InvalidArgument, InvalidFile
+from galton.noise import NoiseReused, key_from_seed
 from galton.noise.stream import MARGIN
 from galton.plan import Plan
+from galton.plan.guarantee import Certified
 from galton.training import PlanViolated, check_record
 from galton.training.jax import clipped_sum, private_updates, train
 from galton.training.run import ROUNDING
@@ -102,6 +103,17 @@ def test_the_transformation_adds_the_noise_of_the_plan_and_divides(small_plan: P
     assert jnp.isnan(updates["w"]).all()  # a round that was not planned
 
 
+def test_what_breaks_the_guarantee_is_refused(small_plan: Plan) -> None:
+    transform = private_updates(small_plan)
+    with pytest.raises(InvalidArgument, match="key"):
+        jax.jit(transform.init)(PARAMS)  # one key for all calls
+    half = jax.tree.map(lambda part: part.astype(jnp.bfloat16), PARAMS)
+    with pytest.raises(InvalidArgument, match="float32"):
+        transform.update(half, transform.init(PARAMS))
+    with pytest.raises(InvalidArgument, match="noise_multiplier"):
+        private_updates(replace(small_plan, noise_multiplier=0.1))
+
+
 def test_noise_has_the_deviation_of_the_plan(small_plan: Plan) -> None:
     """Round 0 of C^-1 z is z_0 / C[0, 0], for a model of 200,000 parameters."""
     model = {"w": jnp.zeros(200_000)}
@@ -135,6 +147,40 @@ def test_training_resumes_after_a_kill_with_the_same_result(small_plan: Plan, tm
     assert whole.record["resumptions"] == 0
 
 
+@pytest.mark.parametrize("change", ["data", "rate", "start"])
+def test_a_round_gets_its_noise_again_for_the_same_gradient_only(small_plan: Plan, tmp_path: Path, change: str) -> None:
+    """Two results with the same noise and different gradients would show the difference without any noise."""
+
+    class Killed(Exception):
+        pass
+
+    def die(turn: int, params: Any) -> None:
+        if turn == 3:
+            raise Killed
+
+    x, y = data()
+    with pytest.raises(Killed):
+        train(small_plan, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(0.1), watch=die)
+    rows = (x + (change == "data"), y)
+    start = jax.tree.map(lambda part: part + (change == "start"), PARAMS)
+    with pytest.raises(NoiseReused, match="another gradient"):
+        train(small_plan, tmp_path / "run", loss, start, rows, optax.sgd(0.2 if change == "rate" else 0.1))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("micro_batch", [None, 8])
+def test_half_precision_models_have_their_gradients_summed_in_single_precision(
+    dtype: Any, micro_batch: int | None
+) -> None:
+    x = np.random.default_rng(3).normal(size=(256, 512)).astype(np.float32)
+    params = {"w": jnp.zeros(512, dtype)}
+    step = jax.jit(clipped_sum(lambda p, row: (p["w"] * row.astype(dtype)).sum(), 1.0, micro_batch))
+    mask = np.ones(256, bool)
+    whole, rest = step(params, x, mask)["w"], step(params, x, np.arange(256) > 0)["w"]
+    assert whole.dtype == jnp.float32
+    assert 0.999 < float(jnp.linalg.norm(whole - rest)) <= 1.0 + 1e-5
+
+
 def test_training_can_stop_early_and_go_on(small_plan: Plan, tmp_path: Path) -> None:
     first = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), rounds=10)
     assert not first.record["completed"]
@@ -151,7 +197,8 @@ def test_training_learns(small_plan: Plan, tmp_path: Path) -> None:
     def accuracy(params: Any) -> float:
         return float(((x @ params["w"] + params["b"]).argmax(axis=1) == y).mean())
 
-    quiet = replace(small_plan, noise_multiplier=1e-6)
+    certificate = small_plan.evidence.to_json()["certificate"] | {"noise_multiplier": 1e-6}
+    quiet = replace(small_plan, noise_multiplier=1e-6, evidence=Certified(certificate))
     found = train(quiet, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(2.0)).params
     assert accuracy(found) > accuracy(PARAMS) + 0.25
 

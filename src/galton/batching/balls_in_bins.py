@@ -29,7 +29,7 @@ class BallsInBins(Scheme):
     Formal guarantees of a realisation:
       - The bin of an example is exactly uniform and a function of (seed, its index) alone: adding or removing others
         does not move it. This is the sampling of docs/math.md, section 1, for add-or-remove and replace adjacency.
-      - Without truncation; see `batching/truncation.py` for what truncation costs.
+      - Without truncation; see `batching/overflow.py` for what truncation costs.
 
     >>> batches = BallsInBins(examples=10, bins=3, rounds=6).open(Words("00" * 32))
     >>> sum(batches.members(t).size for t in range(3))

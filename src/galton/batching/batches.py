@@ -27,7 +27,7 @@ class Batches:
     Args:
       scheme: how batches are drawn.
       physical: places of a batch; by default so many that truncation anywhere in the run has probability below 1e-12.
-        Larger batches are truncated: see `batching/truncation.py` for what that costs.
+        Larger batches are truncated: see `batching/overflow.py` for what that costs.
       seed: None takes the operating system's entropy; it is kept in the state. It is a secret: amplification holds
         against those who do not know the batches.
 

@@ -44,6 +44,7 @@ def plan(
     physical: Annotated[
         int | None, typer.Option(help="Places of a batch, larger ones are truncated [truncation below 1e-12].")
     ] = None,
+    micro_batch: Annotated[int, typer.Option(help="Make the places of a batch a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
     adjacency: options.Adjacency = "add-or-remove",
     seed: options.Seed = None,
@@ -67,6 +68,7 @@ def plan(
             accountant=accountant,
             clip_norm=clip_norm,
             physical=physical,
+            micro_batch=micro_batch,
             workload=workload,
             options=options.sampling(progress, adjacency=adjacency, seed=seed, workers=workers),
         )

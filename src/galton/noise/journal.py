@@ -7,13 +7,12 @@ the rounds since the last checkpoint have to be computed again. A journal allows
 Formal guarantees, for noise that is only taken after `release` has returned:
   - Rounds are released in order; a round up to the last checkpoint (`saved`) is never released again, so an old
     checkpoint cannot be continued in another way.
-  - A round after the last checkpoint is released again only for the same batch, under the same key and plan. Batches
-    are a function of their seed and the round, so this is a replay: bit by bit where the training code is
-    deterministic. Replays are counted.
+  - A round after the last checkpoint is released again only for the same batch, under the same key and plan, and, if
+    the caller hands in what the noise is for, only for the same gradient, bit by bit. Replays are counted.
   - Two processes cannot hold one journal.
-Not covered: results of rounds after the last checkpoint that were published before a crash, if the replay differs from
-them (another learning rate, non-deterministic hardware). `strict` allows no replay at all, for runs that publish
-every round. Nor is a copy of the key in another folder.
+Not covered, for callers that do not hand in the gradient: results of rounds after the last checkpoint that were
+published before a crash, if the replay differs from them (another learning rate, non-deterministic hardware). `strict`
+allows no replay at all. Nor is a copy of the key in another folder.
 """
 
 from __future__ import annotations
@@ -72,6 +71,7 @@ class Journal:
         header = {"format": FORMAT, "version": VERSION, "key": fingerprint(key), "plan": plan}
         self.replays, self.saved = 0, 0
         self._batches: list[str] = []
+        self._totals: list[str] = []
         self._file = hold(self.path)
         try:
             self._begin(header)
@@ -84,15 +84,17 @@ class Journal:
         """Number of rounds that have had their noise; the coming round unless some are replayed."""
         return len(self._batches)
 
-    def release(self, turn: int, batch: NDArray[Any]) -> None:
+    def release(self, turn: int, batch: NDArray[Any], content: bytes = b"") -> None:
         """Writes down that round `turn` is about to get its noise for these examples, or refuses.
 
         Args:
           turn: the round.
           batch: indices of the examples that take part; the file has a keyed hash of them only.
+          content: a hash of what the noise will be added to. A replay must then have the same, bit by bit.
         """
         turn = count("round", turn, at_least=0)
-        digest = hmac.new(self._key, np.sort(np.asarray(batch, "<i8")).tobytes(), hashlib.sha256).hexdigest()
+        digest = self._digest(np.sort(np.asarray(batch, "<i8")).tobytes())
+        total = self._digest(b"sum" + content) if content else ""
         if turn > self.released:
             raise NoiseReused(f"{self.path}: round {turn} comes after {self.released}, which has not been released yet")
         if turn < self.released:
@@ -100,11 +102,17 @@ class Journal:
                 raise NoiseReused(f"{self.path}: round {turn} has had its noise and cannot get it again")
             if digest != self._batches[turn]:
                 raise NoiseReused(f"{self.path}: round {turn} has had its noise for another batch")
+            if total != self._totals[turn]:
+                raise NoiseReused(
+                    f"{self.path}: round {turn} has had its noise for another gradient; go on with the same data, "
+                    "model, optimiser and settings, or begin a new run"
+                )
             self.replays += 1
             self._append({"replayed": turn})
         else:
-            self._append({"round": turn, "batch": digest})
+            self._append({"round": turn, "batch": digest} | ({"sum": total} if total else {}))
             self._batches.append(digest)
+            self._totals.append(total)
 
     def checkpoint(self, turn: int) -> None:
         """Writes down that the run was saved before round `turn`: earlier rounds will not be released again."""
@@ -112,6 +120,9 @@ class Journal:
             raise NoiseReused(f"{self.path}: a checkpoint before round {turn} is not between those saved and released")
         self._append({"saved": turn})
         self.saved = turn
+
+    def _digest(self, content: bytes) -> str:
+        return hmac.new(self._key, content, hashlib.sha256).hexdigest()
 
     def close(self) -> None:
         """Lets another process hold the journal."""
@@ -139,6 +150,7 @@ class Journal:
             if line["round"] != self.released:
                 raise ValueError
             self._batches.append(line["batch"])
+            self._totals.append(line.get("sum", ""))
         elif "saved" in line:
             self.saved = int(line["saved"])
         else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import jax
+import numpy as np
 from numpy.typing import NDArray
 
 from galton.errors import InvalidArgument
@@ -14,6 +16,16 @@ from galton.noise.checkpoint import load_state, save_state
 from galton.noise.journal import Journal, hold
 from galton.noise.layout import Tree
 from galton.noise.stream import CorrelatedNoise, NoiseState
+
+
+def content_hash(tree: Tree) -> bytes:
+    """Returns a hash of all arrays of a tree, bit by bit."""
+    found = hashlib.blake2b(digest_size=32)
+    for leaf in jax.tree.leaves(tree):
+        values = np.ascontiguousarray(leaf)
+        found.update(f"{values.dtype} {values.shape} ".encode())
+        found.update(values.tobytes())
+    return found.digest()
 
 
 class NoiseRun:
@@ -70,9 +82,14 @@ class NoiseRun:
         """The state before the coming round."""
         return self._state
 
-    def next(self, batch: NDArray[Any]) -> Tree:
-        """Returns the noise of the coming round, for the gradient of these examples."""
-        self.journal.release(self.round, batch)
+    def next(self, batch: NDArray[Any], total: Tree | None = None) -> Tree:
+        """Returns the noise of the coming round, for the gradient of these examples.
+
+        Args:
+          batch: indices of the examples.
+          total: what the noise will be added to, if a replay is to be held to the very same; it is hashed.
+        """
+        self.journal.release(self.round, batch, b"" if total is None else content_hash(total))
         noise, self._state = self.noise.step(self._state)
         return noise
 

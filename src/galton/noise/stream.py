@@ -102,6 +102,10 @@ class CorrelatedNoise:
 
     def init(self, params: Tree, key: jax.Array | None = None) -> NoiseState:
         """Returns the state before the first round; the key comes from the operating system unless given."""
+        if key is None and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(params)):
+            raise InvalidArgument(
+                "key", None, "must be given inside jit or vmap: a fresh one would be the same each time"
+            )
         key, layout = fresh_key() if key is None else check_key(key), layout_of(params)
         buffers = [jnp.zeros((self.memory, size), dtype) for size, dtype in layout.groups]
         return NoiseState(key, jnp.zeros((), jnp.int32), buffers, layout)

@@ -17,10 +17,8 @@ from galton.baselines import (
 from galton.baselines.figure import bands_of
 from galton.batching import BallsInBins, CyclicPoisson, FixedOrder, Poisson, Scheme, Shuffle, StreamingBallsInBins
 from galton.errors import GaltonError, InvalidArgument
-from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.pair import dominating_pair, groups_for
 from galton.plan.guarantee import Calculated, Certified, Evidence
-from galton.plan.plan import Leak
 from galton.strategies import Strategy
 
 ATTEMPTS = 4
@@ -121,15 +119,3 @@ def _certified(
         f"plan: delta <= {claim:g} at epsilon {epsilon:g} could not be certified in {ATTEMPTS} attempts "
         f"(noise multiplier {multiplier:.5g}); take another strategy, or a larger delta"
     )
-
-
-def leaked(strategy: Strategy, scheme: Scheme, bins: int, multiplier: float, adjacency: str, target: Leak) -> Leak:
-    """Returns what the same noise guarantees if the batches are known.
-
-    Args:
-      target: the plan's epsilon and delta, at which the other one is wanted.
-    """
-    apart = scheme.cycle if isinstance(scheme, CyclicPoisson) else bins
-    sides = 2 if adjacency == "replace" else 1
-    mu = sides * strategy.sensitivity(apart) / (multiplier * strategy.sensitivity(bins)) * (1 + 1e-9)
-    return Leak(gaussian_epsilon(target.delta, mu), gaussian_delta(target.epsilon, mu))

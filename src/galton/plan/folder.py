@@ -25,12 +25,16 @@ def check_free(folder: str | Path) -> Path:
         raise InvalidFile(f"{target}: cannot be read ({error.strerror})") from None
     if taken:
         raise InvalidFile(f"{target}: is there already; a plan needs a folder that is new or empty")
+    above = next(place for place in target.absolute().parents if place.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise InvalidFile(f"{target}: cannot be made: {above} is no folder that can be written to")
     return target
 
 
 def save_plan(plan: Plan, folder: str | Path) -> Path:
     """Writes the plan to a new folder, whole or not at all; `sha256sum -c SHA256SUMS` checks it without galton."""
     target = check_free(folder)
+    plan.evidence.check(plan)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".galton-"))

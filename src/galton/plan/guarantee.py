@@ -88,8 +88,8 @@ class Calculated:
     def check(self, plan: Plan) -> None:
         if not self.statement.is_guarantee:
             raise InvalidArgument("evidence", self.statement.standing.value, "is no guarantee")
-        if self.accountant in ("poisson", "cyclic-poisson") and isinstance(plan.scheme, CyclicPoisson):
-            check_groups(plan.strategy, plan.scheme, plan.bins)
+        if isinstance(plan.scheme, CyclicPoisson):
+            check_groups(plan.strategy, plan.scheme, plan.bins, self.accountant)
         _common(plan, self, self.noise_multiplier, self.epsilon, self.delta)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,9 +102,9 @@ class Calculated:
         }
 
 
-def check_groups(strategy: Strategy, scheme: CyclicPoisson, bins: int) -> None:
-    """Refuses groups other than those that `calibrate_poisson` analyses: one for each band of C."""
-    bands = bands_of(strategy)
+def check_groups(strategy: Strategy, scheme: CyclicPoisson, bins: int, accountant: str) -> None:
+    """Refuses groups other than those analysed: one for each band of C, or one for all by conditional composition."""
+    bands = 1 if accountant == "mmcc" else bands_of(strategy)
     if scheme.cycle != bands:
         remedy = f"has {bands} bands, but there are {scheme.cycle} groups of examples; take cyclic-poisson batches"
         raise InvalidArgument("strategy", strategy.kind, remedy)
@@ -129,6 +129,9 @@ def _common(plan: Plan, evidence: Evidence, multiplier: float, epsilon: float, d
     """Enough noise, for the claim, for these batches."""
     plan.scheme.check_covered(evidence.accountant)
     plan.scheme.check_adjacency(plan.adjacency)
+    bins = getattr(plan.scheme, "bins", plan.bins)
+    if bins != plan.bins:
+        raise InvalidArgument("bins", bins, f"must be the batches per epoch that were analysed, {plan.bins}")
     if not multiplier <= plan.noise_multiplier:
         raise InvalidArgument(
             "noise_multiplier", plan.noise_multiplier, f"must be at least the proved one, {multiplier}"

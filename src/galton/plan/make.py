@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from galton.accounting import Options
 from galton.baselines import Setting
 from galton.batching import Scheme, physical_size, truncation
 from galton.batching.batches import DEFAULT_TRUNCATION
 from galton.errors import InvalidArgument, choice, count, positive, probability
-from galton.plan.accountants import SAMPLINGS, leaked, prove
+from galton.plan.accountants import SAMPLINGS, prove
 from galton.plan.choose import DEFAULTS, choose, references
-from galton.plan.plan import Leak, Plan
+from galton.plan.plan import Leak, Plan, leaked
 from galton.provenance import now, versions
 from galton.strategies import identity
 from galton.workloads import parse_workload
@@ -30,6 +32,7 @@ def make_plan(
     accountant: str = "",
     clip_norm: float = 1.0,
     physical: int | None = None,
+    micro_batch: int = 1,
     workload: str = "prefix",
     options: Options | None = None,
 ) -> Plan:
@@ -49,6 +52,7 @@ def make_plan(
       clip_norm: l2 norm that gradients will be clipped to.
       physical: places of a batch; by default so many that truncation has probability below 1e-12. What fewer
         cost under add-or-remove adjacency is taken off delta (docs/math.md, section 9).
+      micro_batch: the physical size, if it is not given, is made a multiple of this.
       workload: what the error is of: prefix, momentum:B, momentum:B+cooldown or a .npy matrix.
       options: adjacency, seed, workers and progress of the accountant.
 
@@ -61,6 +65,7 @@ def make_plan(
     count("examples", examples)
     positive("batch_size", batch_size)
     count("epochs", epochs, at_most=10**6)
+    count("micro_batch", micro_batch)
     positive("epsilon", epsilon)
     probability("delta", delta)
     positive("clip_norm", clip_norm)
@@ -77,10 +82,10 @@ def make_plan(
     first.check_covered(accountant)
     first.check_adjacency(options.adjacency)
     if physical is None:
-        physical = _enough_places(first, epsilon, delta, options.adjacency)
+        physical = _enough_places(first, epsilon, delta, options.adjacency, micro_batch)
     lost = truncation(first, physical).delta(epsilon, options.adjacency)
     if lost > MOST_TRUNCATION * delta:
-        enough = _enough_places(first, epsilon, delta, options.adjacency)
+        enough = _enough_places(first, epsilon, delta, options.adjacency, micro_batch)
         remedy = f"truncation would cost {lost:.3g} of delta; take {enough}, or adjacency zero-out, where it is free"
         raise InvalidArgument("physical", physical, remedy)
     setting = Setting(bins, epochs, epsilon, delta - lost, target)
@@ -91,7 +96,6 @@ def make_plan(
     claim = delta - cut.delta(epsilon, options.adjacency)
     multiplier, evidence = prove(accountant, chosen.strategy, bins, epsilon, claim, options, chosen.multiplier)
     sensitivity = chosen.strategy.sensitivity(bins)
-    leak = leaked(chosen.strategy, scheme, bins, multiplier, options.adjacency, Leak(epsilon, delta))
     plan = Plan(
         epsilon=float(epsilon),
         delta=float(delta),
@@ -106,7 +110,7 @@ def make_plan(
         noise_multiplier=multiplier,
         sensitivity=sensitivity,
         evidence=evidence,
-        leak=leak,
+        leak=Leak(None, 1.0),
         workload=workload,
         rmse=multiplier * sensitivity * chosen.strategy.rmse(target),
         alternatives=(*chosen.alternatives, *references(setting, options)),
@@ -114,15 +118,15 @@ def make_plan(
         versions=versions(),
     )
     evidence.check(plan)
-    return plan
+    return replace(plan, leak=leaked(plan))
 
 
-def _enough_places(scheme: Scheme, epsilon: float, delta: float, adjacency: str) -> int:
+def _enough_places(scheme: Scheme, epsilon: float, delta: float, adjacency: str, multiple: int) -> int:
     """Returns a physical size at which truncation hardly ever happens, and costs next to nothing of delta.
 
     A neighbouring data set may have an example more: with one bin, one place more than examples is needed.
     """
-    physical = physical_size(scheme, DEFAULT_TRUNCATION)
+    physical = physical_size(scheme, DEFAULT_TRUNCATION, multiple)
     while truncation(scheme, physical).delta(epsilon, adjacency) > 1e-3 * delta:
-        physical += 1
+        physical += multiple
     return physical

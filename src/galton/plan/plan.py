@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from galton import files
-from galton.batching import Batches, Scheme, Truncation, scheme_from_json
-from galton.errors import InvalidArgument, choice, count, positive, probability, real
+from galton.batching import Batches, CyclicPoisson, Scheme, Truncation, scheme_from_json
+from galton.batching import truncation as exact_truncation
+from galton.errors import InvalidArgument, choice, count, positive, probability
+from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.pair import ADJACENCIES
 from galton.plan.guarantee import Evidence, evidence_from_json
 from galton.strategies import Strategy
@@ -31,11 +34,11 @@ class Leak:
     """What remains if the batches become known: the guarantee of the same noise in a run of known order.
 
     Attributes:
-      epsilon: at the plan's delta.
+      epsilon: at the plan's delta; None if truncation leaves nothing to claim there.
       delta: at the plan's epsilon.
     """
 
-    epsilon: float
+    epsilon: float | None
     delta: float
 
 
@@ -143,10 +146,11 @@ class Plan:
     @property
     def leak_statement(self) -> str:
         """What may be claimed if the batches become known, in words."""
-        return (
-            f"If it becomes known which examples were in which batch, the same noise still gives "
-            f"({self.leak.epsilon:.4g}, {self.delta:g})-DP, the guarantee of a fixed order."
-        )
+        if self.leak.epsilon is None:
+            claim = f"({self.epsilon:g}, {self.leak.delta:.4g})-DP"
+        else:
+            claim = f"({self.leak.epsilon:.4g}, {self.delta:g})-DP"
+        return f"If it becomes known which examples were in which batch, the same noise still gives {claim}."
 
     def batches(self, seed: str | int | None = None) -> Batches:
         """Returns the batches of a new run; the seed comes from the operating system unless given, and is a secret."""
@@ -232,7 +236,7 @@ def plan_from_json(body: dict[str, Any], strategy: Strategy) -> Plan:
         noise_multiplier=noise["noise_multiplier"],
         sensitivity=noise["sensitivity"],
         evidence=evidence_from_json(body["evidence"]),
-        leak=Leak(*(real(field.name, guarantee["if_batches_leak"][field.name]) for field in fields(Leak))),
+        leak=Leak(**{field.name: guarantee["if_batches_leak"][field.name] for field in fields(Leak)}),
         workload=error["workload"],
         rmse=error["rmse"],
         alternatives=tuple(Alternative(**one) for one in error["alternatives"]),
@@ -240,4 +244,38 @@ def plan_from_json(body: dict[str, Any], strategy: Strategy) -> Plan:
         versions=body["versions"],
     )
     plan.evidence.check(plan)
+    _check_derived("if_batches_leak", asdict(plan.leak), asdict(leaked(plan)))
+    cut = exact_truncation(plan.scheme, plan.physical)
+    _check_derived("truncation", plan.truncation.to_json(), cut.to_json())
     return plan
+
+
+def leaked(plan: Plan) -> Leak:
+    """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 9)."""
+    mu = leaked_mu(plan)
+    lost = plan.truncation.delta(plan.epsilon, plan.adjacency)
+    delta = min(1.0, gaussian_delta(plan.epsilon, mu) + lost)
+    epsilon = gaussian_epsilon(plan.delta, mu)
+    for _ in range(100):  # what truncation costs grows with epsilon
+        rest = plan.delta - plan.truncation.delta(epsilon, plan.adjacency)
+        if rest <= 0:
+            return Leak(None, delta)
+        last, epsilon = epsilon, max(epsilon, gaussian_epsilon(rest, mu))
+        if epsilon <= last:
+            return Leak(epsilon, delta)
+    return Leak(None, delta)
+
+
+def leaked_mu(plan: Plan) -> float:
+    """Returns the mean shift of the Gaussian mechanism that is left if the batches are known, truncation aside."""
+    apart = plan.scheme.cycle if isinstance(plan.scheme, CyclicPoisson) else plan.bins
+    sides = 2 if plan.adjacency == "replace" else 1
+    return sides * plan.strategy.sensitivity(apart) / (plan.noise_multiplier * plan.sensitivity) * (1 + 1e-9)
+
+
+def _check_derived(name: str, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuses numbers that do not follow from the rest; platforms may differ in the last digits."""
+    for part, value in wanted.items():
+        same = found[part] is None if value is None else math.isclose(found[part], value, rel_tol=1e-6)
+        if not same:
+            raise InvalidArgument(f"{name}.{part}", found[part], f"must be {value}, which follows from the rest")

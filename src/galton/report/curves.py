@@ -14,7 +14,7 @@ from galton.accounting.curve import trade_off
 from galton.baselines import mmcc_delta, subsampled_delta
 from galton.batching import CyclicPoisson
 from galton.cache import Cache, default_cache
-from galton.gaussian import gaussian_delta, gaussian_mu
+from galton.gaussian import gaussian_delta
 from galton.pair import dominating_pair, groups_for
 from galton.plan import Plan
 from galton.report.numbers import short
@@ -111,12 +111,7 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
 
 def relies_on_secrecy(plan: Plan) -> bool:
     """Whether the guarantee is weaker once the batches are known."""
-    return plan.leak.epsilon > plan.epsilon * (1 + 1e-6)
-
-
-def leaked_mu(plan: Plan) -> float:
-    """Returns the mean shift of the Gaussian mechanism that is left if the batches become known."""
-    return gaussian_mu(plan.leak.epsilon, plan.delta)
+    return plan.leak.delta > plan.delta * (1 + 1e-6)
 
 
 def _sampled(plan: Plan, grid: list[float], options: Options) -> Curve:

@@ -10,8 +10,9 @@ import numpy as np
 from galton.errors import FloatArray
 from galton.gaussian import gaussian_delta
 from galton.plan import Plan
+from galton.plan.plan import leaked_mu
 from galton.report.correlation import Correlation
-from galton.report.curves import Curve, leaked_mu, relies_on_secrecy
+from galton.report.curves import Curve, relies_on_secrecy
 from galton.report.numbers import MINUS, power, short
 from galton.report.svg import FIRST, GRID, INK, MUTED, SECOND, THIRD, canvas, inline
 from galton.strategies import Strategy

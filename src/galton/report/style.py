@@ -59,12 +59,11 @@ svg.plot image { image-rendering: pixelated; }
 table { border-collapse: collapse; width: 100%; max-width: 44rem; margin: .5rem 0 1rem; font-size: .95rem; }
 caption { text-align: left; color: var(--muted); font-size: .9rem; padding-bottom: .35rem; }
 th, td { text-align: left; vertical-align: top; padding: .45rem .6rem .45rem 0; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; }
+th { font-weight: 600; overflow-wrap: anywhere; }
 tbody th { font-weight: 500; color: var(--muted); }
 .settings tbody th { width: 38%; }
 td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .number { text-align: right; padding-left: .5rem; padding-right: 0; }
-td.number { white-space: nowrap; }
 td small, th small { display: block; color: var(--muted); font-weight: 400; font-size: .85em; line-height: 1.4; }
 tr.own > * { font-weight: 650; color: var(--ink); }
 code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .85rem; }
@@ -74,6 +73,11 @@ details { margin: .5rem 0 1rem; }
 summary { cursor: pointer; color: var(--first); padding: .35rem 0; }
 footer { padding-bottom: 3rem; }
 :focus-visible { outline: 2px solid var(--first); outline-offset: 2px; }
+@media (max-width: 30rem) {
+  table { font-size: .85rem; }
+  th, td { padding-right: .35rem; }
+}
+@media (min-width: 30rem) { td.number { white-space: nowrap; } }
 @media (min-width: 48rem) {
   header, main, footer { padding-left: 2rem; padding-right: 2rem; }
   header { padding-top: 3.5rem; }

@@ -72,10 +72,12 @@ def meaning(plan: Plan, curve: Curve) -> list[str]:
 def leak(plan: Plan) -> str:
     """What is left if batches become known."""
     if relies_on_secrecy(plan):
+        left = f"δ = {short(plan.leak.delta, 3)} at ε = {short(plan.epsilon)}"
+        if plan.leak.epsilon is not None:
+            left += f" (or ε = {short(plan.leak.epsilon)} at δ = {short(plan.delta)})"
         return (
             "The guarantee relies on nobody knowing which examples were in which batch. If that leaks, the same noise "
-            f"still gives ε = {short(plan.leak.epsilon)} at δ = {short(plan.delta)} (or "
-            f"δ = {short(plan.leak.delta, 3)} at ε = {short(plan.epsilon)}): the guarantee of a run of known order."
+            f"still gives {left}."
         )
     return "Nothing changes: the guarantee does not rely on the batches being secret."
 

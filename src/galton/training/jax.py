@@ -48,8 +48,8 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch: int | None = None) ->
     limit = clip_norm * (1 - ROUNDING)
 
     def one(params: Tree, example: Tree, present: jax.Array) -> Tree:
-        gradient = jax.grad(loss)(params, example)
-        norm = jnp.sqrt(sum(jnp.square(part.astype(jnp.float32)).sum() for part in jax.tree.leaves(gradient)))
+        gradient = jax.tree.map(_single, jax.grad(loss)(params, example))
+        norm = jnp.sqrt(sum(jnp.square(part).sum() for part in jax.tree.leaves(gradient)))
         usable = present & jnp.isfinite(norm)
         factor = jnp.where(norm > limit, limit / norm, 1.0)
         return jax.tree.map(lambda part: jnp.where(usable, part * factor.astype(part.dtype), 0), gradient)
@@ -72,9 +72,15 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch: int | None = None) ->
         def add(sums: Tree, part: tuple[Tree, jax.Array]) -> tuple[Tree, None]:
             return jax.tree.map(jnp.add, sums, together(params, *part)), None
 
-        return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), (jax.tree.map(cut, batch), cut(mask)))[0]
+        nothing = jax.tree.map(lambda part: jnp.zeros_like(_single(part)), params)
+        return jax.lax.scan(add, nothing, (jax.tree.map(cut, batch), cut(mask)))[0]
 
     return total
+
+
+def _single(part: jax.Array) -> jax.Array:
+    """In float32 at least: a sum of half-precision gradients is off by more than a clipped one."""
+    return part.astype(jnp.promote_types(part.dtype, jnp.float32))
 
 
 def private_updates(
@@ -94,12 +100,16 @@ def private_updates(
     gradients clipped to the plan's norm over the plan's batches. Later rounds give NaN.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
+    plan.evidence.check(plan)
     noise = plan.noise(form)
 
     def init(params: Tree) -> NoiseState:
         return noise.init(params, key)
 
     def update(total: Tree, state: Any, params: Tree | None = None) -> tuple[Tree, NoiseState]:
+        for part in jax.tree.leaves(total):
+            if part.dtype.itemsize < 4:
+                raise InvalidArgument("total", str(part.dtype), "must be summed in float32 at least")
         drawn, after = noise.next(state)
         return _private_mean(total, drawn, plan.nominal_size), after
 
@@ -137,7 +147,9 @@ def train(
     """Trains for the rounds of the plan, or goes on with a run that was broken off.
 
     A run that was killed and is started again by the same call ends with the same model, bit by bit on the same
-    machine: rounds since the last checkpoint are computed again, with the same batches and the same noise.
+    machine: rounds since the last checkpoint are computed again, with the same batches and the same noise. If what
+    comes out is another gradient (other data, another learning rate), its noise is refused: two results with the same
+    noise would show the difference without any.
 
     Args:
       plan: a plan, or the folder of one.
@@ -157,13 +169,12 @@ def train(
     last = plan.rounds if rounds is None else count("rounds", rounds, at_most=plan.rounds)
     rows = jax.tree.map(np.asarray, data)
     state: tuple[Tree, Tree] = (params, optimizer.init(params))
-    clipped = clipped_sum(loss, plan.clip_norm, micro_batch)
+    clipped = jax.jit(clipped_sum(loss, plan.clip_norm, micro_batch))
 
     @jax.jit
-    def step(state: tuple[Tree, Tree], batch: Tree, mask: jax.Array, noise: Tree) -> tuple[Tree, Tree]:
+    def step(state: tuple[Tree, Tree], total: Tree, noise: Tree) -> tuple[Tree, Tree]:
         params, inner = state
-        mean = _private_mean(clipped(params, batch, mask), noise, plan.nominal_size)
-        updates, inner = optimizer.update(mean, inner, params)
+        updates, inner = optimizer.update(_private_mean(total, noise, plan.nominal_size), inner, params)
         return optax.apply_updates(params, updates), inner
 
     size = _examples(rows)
@@ -172,7 +183,8 @@ def train(
             state = load_tree(run.model, state)
         while run.round < last:
             batch = run.batch
-            state = step(state, jax.tree.map(batch.take, rows), jnp.asarray(batch.mask), run.noise())
+            total = clipped(state[0], jax.tree.map(batch.take, rows), jnp.asarray(batch.mask))
+            state = step(state, total, run.noise(total))
             if watch is not None:
                 watch(run.round, state[0])
             if run.round % save_every == 0 or run.round == last:

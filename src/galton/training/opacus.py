@@ -17,7 +17,6 @@ that a checkpoint has the noise in it. Distributed training, per-layer and adapt
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,57 +24,27 @@ from opacus import PrivacyEngine
 from opacus.accountants import IAccountant, register_accountant
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, get_optimizer_class
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from torch.utils.dlpack import from_dlpack
 
 from galton.errors import InvalidArgument
 from galton.plan import Plan, load_plan
+from galton.training.opacus_batches import Delivery, PlanLoader
 from galton.training.run import ROUNDING, PlanViolated, TrainingRun, check_record, check_same
-from galton.training.torch import STATE, check_holds, open_run, restore_run, run_state, worker_context
+from galton.training.torch import STATE, as_arrays, check_holds, check_unchanged, open_run, restore_run, run_state
 
 MECHANISM = "galton"
 """The accountant's name in Opacus."""
 
 
-class PlanSampler(Sampler[list[int]]):
-    """A batch sampler whose every pass gives the batches from the coming round to the end of its epoch.
-
-    Batches are as large as they fall, truncated as planned, and may be empty.
-    """
-
-    def __init__(self, run: TrainingRun) -> None:
-        self._run = run
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self._run.epoch():
-            yield batch.examples.tolist()
-
-    def __len__(self) -> int:
-        return self._run.plan.bins
-
-
-class CollateWithEmpty:
-    """Collates, an empty batch too: to tensors without rows."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any], like: Any, batch_first: bool) -> None:
-        def empty(leaf: Tensor) -> Tensor:
-            return leaf[:0] if batch_first or leaf.ndim < 2 else leaf[:, :0]
-
-        self._collate, self._empty = collate, tree_map(empty, collate([like]))
-
-    def __call__(self, items: list[Any]) -> Any:
-        return self._collate(items) if items else self._empty
-
-
 class PlanAccountant(IAccountant):  # type: ignore[misc]
     """Tells what the plan certified; computes nothing. Registered in Opacus as `galton`.
 
-    Formal guarantee: `get_epsilon(delta)` is an epsilon for which the rounds done so far are (epsilon, delta)-DP: that
-    of the plan for the whole run, however few rounds were done, and 0 before the first. A delta below the plan's is
-    refused.
+    Formal guarantee: `get_epsilon(delta)` is an epsilon for which the rounds that have had noise so far, lost in a crash
+    or not, are (epsilon, delta)-DP: that of the plan for the whole run, however few rounds they are, and 0 before the
+    first. A delta below the plan's is refused.
     """
 
     def __init__(self) -> None:
@@ -117,7 +86,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]
         return self.run.plan.epsilon if len(self) else 0.0
 
     def __len__(self) -> int:
-        return 0 if self._run is None else self.run.round
+        return 0 if self._run is None else self.run.released
 
     @classmethod
     def mechanism(cls) -> str:
@@ -146,17 +115,31 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
       optimizer: what gets the private gradients.
       model: the model, as it was before Opacus wrapped it.
       run: what batches and noise come from.
+      delivery: of the loader whose batches are stepped.
+      wrapped: what Opacus made of the model.
       loss_reduction: of the script's loss. `mean` divides noisy sums by the plan's nominal size; `sum` leaves them as
         they are.
 
     Formal guarantees:
-      - All that is computed from the parameters after `step` has the guarantee of the plan, if Opacus clips as it says.
-        A step is refused unless just as many gradients were summed as the planned batch has examples, clipped to the
-        plan's norm (less a share of 2^-16 for rounding).
-      - `state_dict` has the noise and the batches (secrets); see `training.torch.PrivateOptimizer`.
+      - All that is computed from the parameters after `step` has the guarantee of the plan, if Opacus clips as it says
+        and the gradients are those of what the loader delivered. A step is refused unless the batch of the coming
+        round, and none after it, was delivered by the plan's loader (see `Delivery` for what of this cannot be seen),
+        and just as many gradients were summed as it has examples, clipped to the plan's norm (less a share of 2^-16
+        for rounding), of the parameters that were trainable at the start. A script that feeds the model with other
+        tensors than the loader's, as many of them, is not seen.
+      - `state_dict` has the noise and the batches (secrets). A round that is computed again after `load_state_dict`
+        gets its noise only for the same sum of gradients; see `training.torch.PrivateOptimizer`.
     """
 
-    def __init__(self, optimizer: Optimizer, model: nn.Module, run: TrainingRun, loss_reduction: str = "mean") -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        run: TrainingRun,
+        delivery: Delivery,
+        wrapped: Any,
+        loss_reduction: str = "mean",
+    ) -> None:
         super().__init__(
             optimizer,
             noise_multiplier=run.plan.noise_multiplier,
@@ -164,10 +147,31 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
             expected_batch_size=run.plan.nominal_size,
             loss_reduction=loss_reduction,
         )
-        self.run = run
+        self.run, self._model, self._delivery, self._wrapped = run, model, delivery, wrapped
         self._weights: dict[str, Any] = dict(check_holds(optimizer, model))
         self._behind = run.begun
-        self._summed = 0
+        self._summed, self._pass = 0, delivery.passes
+
+    def signal_skip_step(self, do_skip: bool = True) -> None:
+        """Notes that a part of a batch is on its way; `BatchMemoryManager` calls it."""
+        self._delivery.open_part(do_skip)
+
+    def _check_skip_next_step(self, pop_next: bool = True) -> bool:
+        return self._delivery.next_part(pop_next)
+
+    def pre_step(self, closure: Any = None) -> Any:
+        """Clips, sums and adds noise as Opacus does, once clipping and the parameters are what the plan has."""
+        self._check_clipping()
+        check_unchanged(self.original_optimizer, self._model, self._weights)
+        if self._pass != self._delivery.passes:  # a pass begins with the first part of a round
+            self._pass, self._summed = self._delivery.passes, 0
+            for weight in self._weights.values():
+                weight.summed_grad = None
+        return super().pre_step(closure)
+
+    def _check_clipping(self) -> None:
+        check_same("noise_multiplier", self.noise_multiplier, self.run.plan.noise_multiplier)
+        check_same("max_grad_norm", self.max_grad_norm, limit(self.run.plan))
 
     def clip_and_accumulate(self) -> None:
         """Clips and sums as Opacus does, and counts."""
@@ -178,12 +182,13 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         """Adds the noise of the coming round to the summed gradients, if they are those of its batch."""
         if self._behind:
             raise PlanViolated(f"{self.run.folder}: has a run that began before; load_state_dict has to come first")
-        check_same("noise_multiplier", self.noise_multiplier, self.run.plan.noise_multiplier)
-        check_same("max_grad_norm", self.max_grad_norm, limit(self.run.plan))
+        self._delivery.check(self.run.round)
         check_same("number of gradients in this step", self._summed, len(self.run.batch.examples))
-        noise = self.run.noise()
-        for name, weight in self._weights.items():
+        for weight in self._weights.values():
             _check_processed_flag(weight.summed_grad)
+        noise = self.run.noise(as_arrays({name: weight.summed_grad for name, weight in self._weights.items()}))
+        self._delivery.round = None
+        for name, weight in self._weights.items():
             noisy = weight.summed_grad + from_dlpack(noise[name]).to(weight.device)
             weight.grad = noisy.to(weight.dtype).view_as(weight)
             _mark_as_processed(weight.summed_grad)
@@ -202,7 +207,7 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         """Goes on from what `state_dict` returned; see `TrainingRun.restore` for what is refused."""
         restore_run(self.run, state_dict)
         super().load_state_dict({name: value for name, value in state_dict.items() if name != STATE})
-        self._step_skip_queue.clear()
+        self._delivery.forget()
         self._is_last_step_skipped = False
         self.zero_grad()
         self._behind = False
@@ -210,6 +215,10 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
 
 class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradientClipping):  # type: ignore[misc]
     """The same for ghost clipping, where gradients come clipped and summed."""
+
+    def _check_clipping(self) -> None:
+        super()._check_clipping()
+        check_same("max_grad_norm of the module", self._wrapped.max_grad_norm, limit(self.run.plan))
 
     def accumulate(self) -> None:
         """Sums as Opacus does, and counts."""
@@ -259,6 +268,8 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         self._folder = Path(folder)
         self._options: dict[str, Any] = {"form": form, "strict": strict, "seed": seed}
         self._model: nn.Module | None = None
+        self._wrapped: Any = None
+        self._delivery = Delivery()
 
     @property
     def run(self) -> TrainingRun:
@@ -338,6 +349,10 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         check_same("epochs", epochs, self.plan.epochs)
         return self.make_private(**options)
 
+    def _prepare_model(self, module: nn.Module, **options: Any) -> Any:
+        self._wrapped = super()._prepare_model(module, **options)
+        return self._wrapped
+
     def _prepare_optimizer(
         self,
         *,
@@ -351,23 +366,13 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         found = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
         if found not in self.OPTIMIZERS or self._model is None:
             raise InvalidArgument("module", found.__name__, "distributed training with a plan is not supported")
-        return self.OPTIMIZERS[found](optimizer, self._model, self.run, loss_reduction)
+        made = self.OPTIMIZERS[found]
+        return made(optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
 
     def _prepare_data_loader(self, data_loader: DataLoader[Any], *, batch_first: bool, **_: Any) -> DataLoader[Any]:
-        collate: Any = CollateWithEmpty(data_loader.collate_fn, data_loader.dataset[0], batch_first)
-        return DataLoader(
-            data_loader.dataset,
-            batch_sampler=PlanSampler(self.run),
-            collate_fn=collate,
-            num_workers=data_loader.num_workers,
-            pin_memory=data_loader.pin_memory,
-            timeout=data_loader.timeout,
-            worker_init_fn=data_loader.worker_init_fn,
-            multiprocessing_context=worker_context(data_loader.num_workers, data_loader.multiprocessing_context),
-            generator=data_loader.generator,
-            prefetch_factor=data_loader.prefetch_factor,
-            persistent_workers=data_loader.persistent_workers,
-        )
+        loader = PlanLoader(self.run, data_loader, batch_first)
+        self._delivery = loader.delivery
+        return loader
 
     def close(self) -> dict[str, Any]:
         """Ends the run, or this part of it; returns the record, which record.json has too."""

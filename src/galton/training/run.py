@@ -19,9 +19,10 @@ import jax
 import numpy as np
 
 from galton import files
-from galton.batching import Batch, Batches
+from galton.batching import Batch, Batches, StreamingBallsInBins
 from galton.errors import GaltonError, InvalidFile
-from galton.noise import NoiseRun, key_from_seed, load_state, save_state
+from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed, load_state, save_state
+from galton.noise.journal import hold
 from galton.noise.layout import Tree
 from galton.plan import Plan, load_plan
 from galton.provenance import now, versions
@@ -56,13 +57,15 @@ class TrainingRun:
       clip_norm: what gradients are clipped to; must be the plan's.
       form: of the noise, see `CorrelatedNoise`.
       strict: allow no replay of rounds after a crash, see `noise/journal.py`.
+      shuffled: the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
       seed: for tests and repeatable studies only: whoever can guess it can take batches and noise away.
 
     Formal guarantees:
       - Batches and noise are those of the plan; a run that releases what it computed from them, with gradients
         clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee. So has a run
         that stops early.
-      - Rounds are given noise once, in order, for the batch of that round; see `noise/journal.py` for crashes.
+      - Rounds are given noise once, in order, for the batch of that round; after a crash again for the same batch and,
+        where `noise` is handed the sum, for the same sum only (`noise/journal.py`).
 
     Example of a loop:
         with TrainingRun("plan", "run", params, examples=len(data), clip_norm=1.0) as run:
@@ -82,9 +85,16 @@ class TrainingRun:
         clip_norm: float,
         form: str = "buffers",
         strict: bool = False,
+        shuffled: bool = False,
         seed: int | None = None,
     ) -> None:
         self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
+        self.plan.evidence.check(self.plan)
+        if isinstance(self.plan.scheme, StreamingBallsInBins) and not shuffled:
+            raise PlanViolated(
+                "plan: its batches are slices of data that was shuffled once, in secret; read that by "
+                "galton.batching.stream and say shuffled=True, or plan balls-in-bins for data at hand"
+            )
         check_same("examples", examples, self.plan.examples)
         check_same("clip_norm", clip_norm, self.plan.clip_norm)
         self.folder = Path(folder)
@@ -93,15 +103,24 @@ class TrainingRun:
         except OSError as error:
             raise InvalidFile(f"{self.folder}: cannot be made ({error.strerror})") from None
         resumed = self._about.exists()
-        key = None if seed is None or (self.folder / "noise.npz").exists() else key_from_seed(seed)
+        old = any((self.folder / name).exists() for name in ("noise.npz", "noise.journal"))
+        if old and not resumed:
+            raise InvalidFile(f"{self._about}: is missing; without it a run cannot go on with its own batches")
         self._shapes = jax.eval_shape(lambda tree: tree, params)  # holds on to no array
         self._strict, self._unsettled = strict, False
-        self._noise = NoiseRun(self.folder, self.plan.noise(form), self._shapes, self.plan.digest, key, strict)
+        self._hold = hold(self.folder / "run.lock")
         try:
             self._open(resumed, seed)
+            key = None if seed is None or old else key_from_seed(seed)
+            self._noise = self._open_noise(self.plan.noise(form), key)
         except BaseException:
-            self._noise.close()
+            self._hold.close()
             raise
+
+    def _open_noise(self, noise: CorrelatedNoise, key: jax.Array | None = None) -> NoiseRun:
+        """The journal belongs to the plan and to the batches: with another seed of the batches it is refused."""
+        belongs = f"{self.plan.digest} {files.digest(self._body['batches'])}"
+        return NoiseRun(self.folder, noise, self._shapes, belongs, key, self._strict)
 
     @property
     def _about(self) -> Path:
@@ -112,7 +131,8 @@ class TrainingRun:
             body = files.read_json(self._about)
             if body.get("format") != FORMAT or body.get("version") != VERSION:
                 raise InvalidFile(f"{self._about}: must be a {FORMAT} of version {VERSION}")
-            check_same("plan", self.plan.digest, body["plan"])
+            check_same("plan", body["plan"], self.plan.digest)
+            check_same("physical", body["batches"]["physical"], self.plan.physical)
             self._body = body | {"resumptions": body["resumptions"] + 1}
         else:
             batches = self.plan.batches(seed)
@@ -149,6 +169,11 @@ class TrainingRun:
         return max(self.round, self._noise.journal.saved) > 0
 
     @property
+    def released(self) -> int:
+        """Rounds that have had their noise, saved or not."""
+        return self._noise.journal.released
+
+    @property
     def resumptions(self) -> int:
         """How often the run was taken up again."""
         return int(self._body["resumptions"])
@@ -169,14 +194,27 @@ class TrainingRun:
         for turn in range(start, min(self.rounds, (start // size + 1) * size)):
             yield self._batches.at(turn)
 
-    def noise(self) -> Tree:
+    def token(self, batch: Batch) -> str:
+        """Returns a keyed hash of a batch or micro-batch of this run: loaders hand it on, optimisers compare it."""
+        content = f"{self.plan.digest} {batch.round} ".encode() + batch.indices.tobytes()
+        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+
+    @property
+    def _secret(self) -> bytes:
+        return b"galton batch" + np.asarray(self._noise.state.key, "<u4").tobytes()
+
+    def noise(self, total: Tree | None = None) -> Tree:
         """Returns the noise of the coming round, for the sum of its clipped gradients, and moves on.
 
         With the last round it writes the record.
+
+        Args:
+          total: that sum. It is hashed, so that a round that is computed again after a crash gets its noise only if the
+            sum is the same, bit by bit; without it only the batch is compared.
         """
         batch = self.batch
         self._settle()
-        noise = self._noise.next(batch.examples)
+        noise = self._noise.next(batch.examples, total)
         if self.done:
             self.record()
         return noise
@@ -236,7 +274,7 @@ class TrainingRun:
             os.replace(path, self.folder / "noise.npz")
         noise = self._noise.noise
         self._noise.close()
-        self._noise = NoiseRun(self.folder, noise, self._shapes, self.plan.digest, strict=self._strict)
+        self._noise = self._open_noise(noise)
 
     def _settle(self) -> None:
         """Has the journal know that the state which was taken before the coming round may be relied on."""
@@ -271,6 +309,7 @@ class TrainingRun:
             },
             "rounds_planned": self.rounds,
             "rounds_done": self.round,
+            "rounds_released": self.released,
             "completed": self.done,
             "resumptions": self.resumptions,
             "rounds_replayed": self._noise.journal.replays,
@@ -291,6 +330,7 @@ class TrainingRun:
             self.record()
         finally:
             self._noise.close()
+            self._hold.close()
 
     def __enter__(self) -> Self:
         return self

@@ -12,9 +12,9 @@ or all of it, with checkpoints: `train`. The noise is that of `galton.noise`, ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +23,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import Dataset
 from torch.utils.dlpack import from_dlpack
 
-from galton.batching import Batch
 from galton.errors import InvalidArgument, count, positive
 from galton.plan import Plan, load_plan
-from galton.training.run import ROUNDING, PlanViolated, TrainingRun, check_same
+from galton.training.run import ROUNDING, PlanViolated, TrainingRun
+from galton.training.torch_batches import Accumulated, PaddedBatch, plan_loader
+
+__all__ = ["PaddedBatch", "PrivateOptimizer", "clipped_sum", "open_run", "plan_loader", "train"]
 
 Forward = Callable[..., Any]
 """The model as a function of its inputs."""
@@ -39,29 +41,6 @@ Loss = Callable[[Forward, Any], Tensor]
 
 STATE = "galton"
 """Where an optimiser's state_dict has the run."""
-
-
-class PaddedBatch(NamedTuple):
-    """A batch, or a micro-batch of it, as tensors of fixed shapes.
-
-    Attributes:
-      inputs: what the data set gives, collated; rows that are padding are zero.
-      mask: True where there is an example.
-      round: of the run.
-      part: which micro-batch of the round this is, of `parts`.
-      parts: micro-batches of a round.
-    """
-
-    inputs: Any
-    mask: Tensor
-    round: int
-    part: int = 0
-    parts: int = 1
-
-    @property
-    def last(self) -> bool:
-        """Whether the round is complete with this one."""
-        return self.part == self.parts - 1
 
 
 def open_run(
@@ -90,79 +69,6 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def _shape(weight: Tensor) -> NDArray[Any]:
     dtype = np.float64 if weight.dtype == torch.float64 else np.float32
     return np.broadcast_to(np.zeros((), dtype), tuple(weight.shape))
-
-
-def plan_loader(
-    run: TrainingRun, data: Dataset[Any], micro_batch: int | None = None, **options: Any
-) -> DataLoader[PaddedBatch]:
-    """Returns a loader whose every pass gives the batches from the coming round to the end of its epoch.
-
-    A pass after the last planned round is refused. Batches have fixed shapes: so many rows as the physical batch size,
-    those that are padding zero and masked.
-
-    Args:
-      run: the run; the loader reads ahead of it, and follows where it goes on.
-      data: has as many examples as the plan, all of the same shapes.
-      micro_batch: size of micro-batches; must divide the physical batch size. None gives whole batches.
-      options: of the `DataLoader`: workers, pinned memory, `collate_fn`. Workers are started by `forkserver` unless
-        `multiprocessing_context` says otherwise, for a process with JAX in it should not be forked.
-    """
-    check_same("examples", len(data), run.plan.examples)  # type: ignore[arg-type]
-    padded = _Padded(data, options.pop("collate_fn", default_collate))
-    if micro_batch is not None and run.plan.physical % count("micro_batch", micro_batch):
-        raise InvalidArgument("micro_batch", micro_batch, f"must divide the physical size, {run.plan.physical}")
-    options["multiprocessing_context"] = worker_context(
-        options.get("num_workers", 0), options.get("multiprocessing_context")
-    )
-    places: Any = _Places(run, micro_batch)  # what it yields goes to the data set, not to the type checker's lists
-    return DataLoader(padded, batch_sampler=places, collate_fn=_as_it_is, **options)
-
-
-def worker_context(workers: int, wanted: Any = None) -> Any:
-    """Returns how a loader starts its workers: as the user wants, else without forking JAX."""
-    return wanted if wanted is not None or not workers else "forkserver"
-
-
-class _Places(Sampler[tuple[Batch, int, int]]):
-    """The coming batches of a run, cut into micro-batches."""
-
-    def __init__(self, run: TrainingRun, micro_batch: int | None) -> None:
-        self._run, self._size = run, micro_batch or run.plan.physical
-
-    def __iter__(self) -> Iterator[tuple[Batch, int, int]]:
-        for batch in self._run.epoch():
-            parts = batch.micro_batches(self._size)
-            for number, part in enumerate(parts):
-                yield part, number, len(parts)
-
-    def __len__(self) -> int:
-        return self._run.plan.bins * (self._run.plan.physical // self._size)
-
-
-class _Padded(Dataset[Any]):
-    """Collates and pads in the worker."""
-
-    def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
-        self._data, self._collate = data, collate
-
-    def __getitem__(self, index: int) -> Any:
-        return self._data[index]
-
-    def __getitems__(self, place: tuple[Batch, int, int]) -> PaddedBatch:
-        batch, part, parts = place
-        members = batch.examples.tolist()
-        rows = self._collate([self._data[index] for index in members or [0]])  # an empty batch takes shapes only
-
-        def pad(leaf: Tensor) -> Tensor:
-            fixed = leaf.new_zeros((batch.physical, *leaf.shape[1:]))
-            fixed[: len(members)] = leaf[: len(members)]
-            return fixed
-
-        return PaddedBatch(tree_map(pad, rows), torch.from_numpy(batch.mask.copy()), batch.round, part, parts)
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 def clipped_sum(
@@ -228,14 +134,21 @@ class PrivateOptimizer(Optimizer):
       run: what batches and noise come from, see `open_run`.
 
     `accumulate` takes the batches of `plan_loader` in their order, `step` ends the round. Anything else is refused:
-    another batch, a step without a batch or before its last micro-batch, a step after the last planned round.
+    another batch, another run's, one that is cut in another way than the micro-batches before it, a step without a
+    batch or before its last micro-batch, a step after the last planned round; and so is a model with other
+    parameters trainable than at the start. What a batch holds is told by its token: tensors that were exchanged
+    on purpose, under the token of a batch, are not seen.
 
     Formal guarantees:
       - All that is computed from the parameters after `step` has the guarantee of the plan.
       - `state_dict` has the state of the noise and of the batches (secrets, so keep it like one); `load_state_dict`
         goes on from there bit by bit. An optimiser on a run that has begun makes no step before it has been loaded.
-        A state_dict that was taken counts as saved with the next `step`, and older ones are refused from then on, so
-        that no noise is given to two gradients: see `TrainingRun.state`.
+        A state_dict that was taken counts as saved with the next `step`, and older ones are refused from then on: see
+        `TrainingRun.state`.
+      - No noise is given to two gradients. A round that is computed again after `load_state_dict` gets its noise only
+        if the sum of its clipped gradients is the same, bit by bit, else `NoiseReused`: the model has to be loaded
+        with its optimiser, and its own randomness (dropout) has to be the same again. Where sums are never the same
+        (hardware that adds in another order each time) a run goes on only from a state that no round came after.
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, run: TrainingRun) -> None:
@@ -244,7 +157,7 @@ class PrivateOptimizer(Optimizer):
         self._weights = check_holds(optimizer, model)
         self._behind = run.begun
         self._total: dict[str, Tensor] = {}
-        self._parts = 0
+        self._accumulated = Accumulated(run)
         self._share()
 
     def _share(self) -> None:
@@ -254,22 +167,22 @@ class PrivateOptimizer(Optimizer):
     def accumulate(self, loss: Loss, batch: PaddedBatch, micro_batch: int | None = None) -> None:
         """Adds the clipped gradients of the coming round's batch, or of its next micro-batch; see `clipped_sum`."""
         self._check_loaded()
-        check_same("round of the batch", batch.round, self.run.round)
-        check_same("micro-batch", batch.part, self._parts)
+        check_unchanged(self._inner, self._model, self._weights)
+        self._accumulated.check(batch)
         device = next(iter(self._weights.values())).device
         inputs, mask = tree_map(lambda leaf: leaf.to(device), (batch.inputs, batch.mask))
         total = clipped_sum(self._model, loss, inputs, mask, self.run.plan.clip_norm, micro_batch)
+        self._accumulated.add()  # first, so that nothing is ever summed twice
         self._total = {name: part + self._total.get(name, 0) for name, part in total.items()}
-        self._parts = -1 if batch.last else self._parts + 1
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Ends the round: adds the noise, divides, and has the inner optimiser make its step."""
         self._check_loaded()
         if closure is not None:
             raise InvalidArgument("closure", "given", "must be left out: gradients are computed once a round")
-        if self._parts != -1:
-            raise PlanViolated(f"step: the batch of round {self.run.round} has not been accumulated, or not all of it")
-        noise = self.run.noise()
+        check_unchanged(self._inner, self._model, self._weights)
+        self._accumulated.check_complete()
+        noise = self.run.noise(as_arrays(self._total))
         for name, weight in self._weights.items():
             noisy = self._total[name] + from_dlpack(noise[name]).to(weight.device)
             weight.grad = (noisy / self.run.plan.nominal_size).to(weight.dtype)
@@ -278,7 +191,8 @@ class PrivateOptimizer(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets gradients, those of a round that is not complete too."""
-        self._total, self._parts = {}, 0
+        self._total = {}
+        self._accumulated.forget()
         self._inner.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -313,6 +227,23 @@ def check_holds(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Paramete
     return weights
 
 
+def check_unchanged(optimizer: Optimizer, model: nn.Module, weights: dict[str, nn.Parameter]) -> None:
+    """Refuses a model whose trainable parameters are others than these, and gradients of others in the optimiser."""
+    found = trainable(model)
+    if found.keys() != weights.keys() or any(found[name] is not weight for name, weight in weights.items()):
+        differ = ", ".join(sorted(found.keys() ^ weights.keys())) or "some were replaced"
+        raise PlanViolated(f"model: other parameters are trainable than when the run was opened ({differ})")
+    known = {id(weight) for weight in weights.values()}
+    held = [weight for group in optimizer.param_groups for weight in group["params"] if id(weight) not in known]
+    if any(weight.grad is not None for weight in held):
+        raise PlanViolated("optimizer: holds a parameter that the plan has no noise for, and that has a gradient")
+
+
+def as_arrays(total: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """Returns sums of gradients, in float32 at least, as `TrainingRun.noise` takes them."""
+    return {name: part.detach().to(_at_least_single(part)).cpu().numpy() for name, part in total.items()}
+
+
 def run_state(run: TrainingRun) -> dict[str, Any]:
     """Returns `TrainingRun.state` in types that `torch.load(weights_only=True)` reads."""
     state = run.state()
@@ -344,8 +275,9 @@ def train(
 ) -> dict[str, Any]:
     """Trains the model for the rounds of the plan, or goes on with a run that was broken off; returns its record.
 
-    A run that was killed and is started again by the same call ends with the same model, bit by bit on the same machine
-    for a model without randomness of its own (dropout).
+    A run that was killed and is started again by the same call ends with the same model, bit by bit on the same machine:
+    rounds since the last checkpoint are computed again. If what comes out is another gradient (other data, another
+    learning rate, dropout, hardware that is not deterministic), its noise is refused; see `PrivateOptimizer`.
 
     Args:
       plan: a plan, or the folder of one.

@@ -1,0 +1,154 @@
+"""The batches of a plan for Opacus: sampler and loader, and a note of which batch the training loop was given last."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Sampler
+
+from galton.training.run import PlanViolated, TrainingRun
+from galton.training.torch_batches import worker_context
+
+
+class Delivery:
+    """Which batch of the plan the training loop was given last. Loaders write it down, the optimiser reads it.
+
+    `PlanLoader` notes a batch as it hands it over, however far its workers read ahead. `BatchMemoryManager` makes a
+    loader of its own around the sampler; it tells the optimiser of every part (physical batch) when the sampler is
+    asked for it, and the parts are taken to arrive in that order, one for each `step`.
+
+    Args:
+      ahead: parts that workers may have been asked for and not delivered yet.
+
+    What is seen:
+      - Batches of any other loader: nothing was delivered then.
+      - A batch without a step, by our loader: the one delivered last is not that of the coming round.
+      - A part without a step, by `BatchMemoryManager`: more parts are open than workers can have under way. Among the
+        last `ahead` parts of an epoch this cannot be told, as the sampler is asked no more; without workers always.
+    What is not: tensors that were exchanged for others between the loader and the model. Only their number is.
+    """
+
+    def __init__(self, ahead: int = 0) -> None:
+        self._ahead = ahead
+        self.asked: deque[int] = deque()
+        self._noted = False  # whether it is PlanLoader that delivers
+        self._parts: deque[tuple[bool, int | None]] = deque()
+        self.passes = 0
+        self.round: int | None = None
+
+    def begin(self) -> deque[int]:
+        """A pass over the sampler begins, with the coming round; returns where it writes the rounds it is asked for."""
+        self.forget()
+        self.passes, self.asked, self._noted = self.passes + 1, deque(), False
+        return self.asked
+
+    def forget(self) -> None:
+        """What was delivered so far may not be stepped any more."""
+        self.round = None
+        self._parts.clear()
+
+    def note(self, turn: int) -> None:
+        """The batch of this round is handed over."""
+        self.round, self._noted = turn, True
+
+    def open_part(self, skip: bool) -> None:
+        """A part is on its way; `skip` tells that others of the same batch follow."""
+        self._parts.append((skip, self.round if self._noted or not self.asked else self.asked[-1]))
+
+    def next_part(self, take: bool = True) -> bool:
+        """Returns whether others follow the part that is stepped now."""
+        if not self._parts:
+            return False
+        if not take:
+            return self._parts[0][0]
+        if not self._noted and len(self._parts) > self._ahead + 1:
+            raise PlanViolated(
+                "step: the loader of BatchMemoryManager has delivered a batch that was not stepped; begin a new pass"
+            )
+        skip, self.round = self._parts.popleft()
+        return skip
+
+    def check(self, coming: int) -> None:
+        """Refuses a step unless the batch of the coming round, and none after it, was delivered."""
+        if self.round is None:
+            raise PlanViolated(
+                f"step: no loader of the plan has delivered the batch of round {coming}; batches have to come from the "
+                "loader that make_private returned, each for one step"
+            )
+        if self.round != coming:
+            raise PlanViolated(
+                f"step: the batch of round {self.round} was delivered, but the coming round is {coming}; every batch "
+                "has to be stepped, in order. A new pass over the loader begins with the coming round"
+            )
+
+
+class PlanSampler(Sampler[list[int]]):
+    """A batch sampler whose every pass gives the batches from the coming round to the end of its epoch.
+
+    Batches are as large as they fall, truncated as planned, and may be empty.
+    """
+
+    def __init__(self, run: TrainingRun, delivery: Delivery) -> None:
+        self._run, self._delivery = run, delivery
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._give(self._delivery.begin())
+
+    def _give(self, asked: deque[int]) -> Iterator[list[int]]:
+        for batch in self._run.epoch():
+            asked.append(batch.round)
+            yield batch.examples.tolist()
+
+    def __len__(self) -> int:
+        return self._run.plan.bins
+
+
+class CollateWithEmpty:
+    """Collates, an empty batch too: to tensors without rows."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], like: Any, batch_first: bool) -> None:
+        def empty(leaf: Tensor) -> Tensor:
+            return leaf[:0] if batch_first or leaf.ndim < 2 else leaf[:, :0]
+
+        self._collate, self._empty = collate, tree_map(empty, collate([like]))
+
+    def __call__(self, items: list[Any]) -> Any:
+        return self._collate(items) if items else self._empty
+
+
+class PlanLoader(DataLoader[Any]):
+    """A script's loader with the batches of the plan, which notes what it hands over.
+
+    Args:
+      run: what the batches come from.
+      like: the script's loader, for its data set, workers and `collate_fn`.
+      batch_first: whether examples are the first axis of what is collated.
+    """
+
+    def __init__(self, run: TrainingRun, like: DataLoader[Any], batch_first: bool) -> None:
+        self.delivery = Delivery(like.num_workers * (like.prefetch_factor or 0))
+        collate: Any = CollateWithEmpty(like.collate_fn, like.dataset[0], batch_first)
+        super().__init__(
+            like.dataset,
+            batch_sampler=PlanSampler(run, self.delivery),
+            collate_fn=collate,
+            num_workers=like.num_workers,
+            pin_memory=like.pin_memory,
+            timeout=like.timeout,
+            worker_init_fn=like.worker_init_fn,
+            multiprocessing_context=worker_context(like.num_workers, like.multiprocessing_context),
+            generator=like.generator,
+            prefetch_factor=like.prefetch_factor,
+            persistent_workers=like.persistent_workers,
+        )
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        batches = super().__iter__()
+        asked = self.delivery.asked
+        for rows in batches:
+            self.delivery.note(asked.popleft())
+            yield rows

@@ -1,0 +1,188 @@
+"""The batches of a run for PyTorch: padded, cut into micro-batches, loaded by workers, and recognised on their return."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from galton.batching import Batch
+from galton.errors import InvalidArgument, count
+from galton.training.run import PlanViolated, TrainingRun, check_same
+
+
+class PaddedBatch(NamedTuple):
+    """A batch, or a micro-batch of it, as tensors of fixed shapes.
+
+    Attributes:
+      inputs: what the data set gives, collated; rows that are padding are zero.
+      mask: True where there is an example.
+      round: of the run.
+      part: which micro-batch of the round this is, of `parts`.
+      parts: micro-batches of a round.
+      token: tells the run which examples these are, see `TrainingRun.token`.
+    """
+
+    inputs: Any
+    mask: Tensor
+    round: int
+    part: int = 0
+    parts: int = 1
+    token: str = ""
+
+    @property
+    def last(self) -> bool:
+        """Whether the round is complete with this one."""
+        return self.part == self.parts - 1
+
+
+def plan_loader(
+    run: TrainingRun, data: Dataset[Any], micro_batch: int | None = None, **options: Any
+) -> DataLoader[PaddedBatch]:
+    """Returns a loader whose every pass gives the batches from the coming round to the end of its epoch.
+
+    A pass after the last planned round is refused. Batches have fixed shapes: so many rows as the physical batch size,
+    those that are padding zero and masked.
+
+    Args:
+      run: the run; the loader reads ahead of it, and follows where it goes on.
+      data: has as many examples as the plan, all of the same shapes.
+      micro_batch: size of micro-batches; must divide the physical batch size. None gives whole batches.
+      options: of the `DataLoader`: workers, pinned memory, `collate_fn`. What that returns must be tensors, in any
+        nesting, with one row for each example as their first axis, else `PlanViolated`. Workers are started by
+        `forkserver` unless `multiprocessing_context` says otherwise, for a process with JAX in it should not be forked.
+    """
+    check_same("examples", len(data), run.plan.examples)  # type: ignore[arg-type]
+    padded = _Padded(data, options.pop("collate_fn", default_collate))
+    if micro_batch is not None and run.plan.physical % count("micro_batch", micro_batch):
+        raise InvalidArgument("micro_batch", micro_batch, f"must divide the physical size, {run.plan.physical}")
+    options["multiprocessing_context"] = worker_context(
+        options.get("num_workers", 0), options.get("multiprocessing_context")
+    )
+    places: Any = _Places(run, micro_batch)  # what it yields goes to the data set, not to the type checker's lists
+    return DataLoader(padded, batch_sampler=places, collate_fn=_as_it_is, **options)
+
+
+def worker_context(workers: int, wanted: Any = None) -> Any:
+    """Returns how a loader starts its workers: as the user wants, else without forking JAX."""
+    return wanted if wanted is not None or not workers else "forkserver"
+
+
+class _Place(NamedTuple):
+    batch: Batch
+    part: int
+    parts: int
+    token: str
+
+
+class _Places(Sampler[_Place]):
+    """The coming batches of a run, cut into micro-batches."""
+
+    def __init__(self, run: TrainingRun, micro_batch: int | None) -> None:
+        self._run, self._size = run, micro_batch or run.plan.physical
+
+    def __iter__(self) -> Iterator[_Place]:
+        for batch in self._run.epoch():
+            parts = batch.micro_batches(self._size)
+            for number, part in enumerate(parts):
+                yield _Place(part, number, len(parts), self._run.token(part))
+
+    def __len__(self) -> int:
+        return self._run.plan.bins * (self._run.plan.physical // self._size)
+
+
+class _Padded(Dataset[Any]):
+    """Collates and pads in the worker."""
+
+    def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
+        self._data, self._collate = data, collate
+
+    def __getitem__(self, index: int) -> Any:
+        return self._data[index]
+
+    def __getitems__(self, place: _Place) -> PaddedBatch:
+        batch = place.batch
+        members = batch.examples.tolist()
+        taken = [self._data[index] for index in members or [0]]  # an empty batch takes shapes only
+
+        def pad(leaf: Any) -> Tensor:
+            shape = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
+            if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(taken),):
+                raise PlanViolated(
+                    f"collate_fn: gave {shape} for {len(taken)} examples; it must give tensors with one row for each, "
+                    "as their first axis, and leave none out"
+                )
+            fixed = leaf.new_zeros((batch.physical, *leaf.shape[1:]))
+            fixed[: len(members)] = leaf[: len(members)]
+            return fixed
+
+        rows = tree_map(pad, self._collate(taken))
+        return PaddedBatch(
+            rows, torch.from_numpy(batch.mask.copy()), batch.round, place.part, place.parts, place.token
+        )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class Accumulated:
+    """Which micro-batches of a round have come back from training, held against those of the run.
+
+    How a round is cut is fixed by its first micro-batch. Formal guarantee: after `check_complete` each example of the
+    coming round's batch was in just one of the micro-batches that `add` was told of, and no other was, if their
+    tensors are those of the loader.
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew, with any round."""
+        self._round = -1
+        self._planned: list[Batch] = []
+        self._come = 0
+
+    def check(self, batch: PaddedBatch) -> None:
+        """Refuses all but the next micro-batch of the coming round."""
+        check_same("round of the batch", batch.round, self._run.round)
+        if not self._come:
+            self._cut(batch.parts)
+        self._check_round()
+        check_same("number of micro-batches", batch.parts, len(self._planned))
+        check_same("micro-batch", batch.part, self._come)
+        planned = self._planned[batch.part]
+        known = hmac.compare_digest(batch.token, self._run.token(planned))
+        if not known or not torch.equal(batch.mask.cpu(), torch.from_numpy(planned.mask.copy())):
+            raise PlanViolated(
+                f"batch: is not the run's batch of round {batch.round}; it has to come from plan_loader for this run"
+            )
+
+    def add(self) -> None:
+        """Notes that what was checked is about to be summed."""
+        self._come += 1
+
+    def check_complete(self) -> None:
+        """Refuses a step before the coming round, and no other, has come in full."""
+        if not self._come or self._come != len(self._planned):
+            raise PlanViolated(f"step: the batch of round {self._run.round} has not been accumulated, or not all of it")
+        self._check_round()
+
+    def _cut(self, parts: int) -> None:
+        physical = self._run.plan.physical
+        if parts < 1 or physical % parts:
+            raise PlanViolated(f"number of micro-batches = {parts}: must divide the physical size, {physical}")
+        batch = self._run.batch
+        self._round, self._planned = batch.round, batch.micro_batches(physical // parts)
+
+    def _check_round(self) -> None:
+        if self._round != self._run.round:
+            raise PlanViolated(
+                f"round = {self._round}: was accumulated, but the coming one is {self._run.round}; zero_grad forgets it"
+            )
