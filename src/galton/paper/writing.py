@@ -36,7 +36,7 @@ def redraw(recipe: Recipe, folder: Path) -> tuple[Result, list[Path]]:
     about = files.read_json(folder / f"{recipe.name}.json")
     result = recipe.result(read_rows(folder / f"{recipe.name}.csv", recipe.columns))
     paths = [*write_result(result, folder), *_draw(recipe, result.rows, folder)]
-    about |= {"redrawn": {"date": now(), "source": source_digest()}, "files": digests(paths)}
+    about |= {"redrawn": {"date": now(), "source": source_digest("paper")}, "files": digests(paths)}
     return result, [*paths, _write_json(folder / f"{recipe.name}.json", about)]
 
 
