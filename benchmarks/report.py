@@ -54,7 +54,8 @@ PARTS = [
     (
         "Ten thousand rounds",
         "optimize_rounds",
-        "Scaled families at epsilon 1, delta 1e-5, with the peak of resident memory. "
+        "Scaled families at epsilon 1, delta 1e-5, with the peak of resident memory. Time grows with the square of the "
+        "number of bins: at 500 bins the search had not ended after ten minutes on busy cores. "
         "Run: `python benchmarks/optimize.py rounds`.",
     ),
     (
