@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +63,9 @@ class Script:
         self.model = network()
         self.engine = PlanPrivacyEngine(plan, folder, seed=SEED)
         self.inner = options.pop("optimizer", momentum)(self.model)
-        loader = DataLoader(options.pop("data", examples()), batch_size=batch_size)
+        loader = DataLoader(
+            options.pop("data", examples()), batch_size=batch_size, num_workers=options.pop("workers", 0)
+        )
         made = self.engine.make_private(
             module=self.model, optimizer=self.inner, data_loader=loader, **({"max_grad_norm": 1.0} | options)
         )
@@ -74,11 +77,14 @@ class Script:
     def pass_over(self, loader: DataLoader[Any], rounds: int = 32) -> None:
         """Trains for one epoch, or until so many rounds are done."""
         for x, y in loader:
-            self.optimizer.zero_grad()
-            self.criterion(self.module(x), y).backward()
-            self.optimizer.step()
+            self.step(x, y)
             if self.engine.run.round == rounds:
                 break
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        self.optimizer.zero_grad()
+        self.criterion(self.module(x), y).backward()
+        self.optimizer.step()
 
     def go_on(self, rounds: int = 32) -> Script:
         while self.engine.run.round < rounds:
@@ -164,8 +170,11 @@ def test_a_sum_is_not_divided(small_plan: Plan, tmp_path: Path, straight: Script
     script.engine.close()
 
 
-def test_batches_that_are_too_large_are_cut_as_planned(small_plan: Plan, tmp_path: Path) -> None:
+def test_batches_that_are_too_large_are_cut_as_planned(
+    small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = replace(small_plan, physical=9)
+    monkeypatch.setattr(type(plan.evidence), "check", lambda *_: None)  # so small a size is in no plan
     script = Script(plan, tmp_path)
     sizes = [len(x) for x, _ in script.loader]
     assert sizes == [plan.batches(SEED).at(turn).mask.sum() for turn in range(8)]
@@ -197,6 +206,126 @@ def test_resumed_from_a_checkpoint_it_ends_bit_by_bit_the_same(
     record = script.engine.close()
     assert (record["completed"], record["resumptions"], record["rounds_replayed"]) == (True, 2, 2)
     assert record == check_record(tmp_path / "run")
+
+
+def test_batches_of_other_loaders_are_refused(small_plan: Plan, tmp_path: Path) -> None:
+    script = Script(small_plan, tmp_path)
+    size = len(script.engine.run.batch.examples)
+    around = DataLoader(examples(), batch_sampler=script.loader.batch_sampler)
+    for strange in (DataLoader(examples(), batch_size=size, shuffle=True), around):
+        with pytest.raises(PlanViolated, match="no loader of the plan has delivered the batch of round 0"):
+            script.pass_over(strange)
+    for x, y in script.loader:
+        script.step(x, y)
+        with pytest.raises(PlanViolated, match="no loader of the plan has delivered the batch of round 1"):
+            script.step(x, y)  # again
+        break
+    assert script.engine.run.round == 1
+    script.go_on(9).engine.close()
+
+
+def test_a_batch_that_is_left_out_is_noticed(small_plan: Plan, tmp_path: Path, straight: Script) -> None:
+    script = Script(small_plan, tmp_path)
+    for turn, (x, y) in enumerate(script.loader):
+        if turn == 2:
+            continue
+        if turn == 3:
+            with pytest.raises(PlanViolated, match="round 3 was delivered, but the coming round is 2"):
+                script.step(x, y)
+            break
+        script.step(x, y)
+    for x, y in script.loader:
+        assert len(list(script.loader)) == 8 - script.engine.run.round  # looked at in between, which is no harm
+        script.loader.delivery.note(script.engine.run.round)
+        script.step(x, y)
+    close(script.go_on(), straight)
+    script.engine.close()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_part_that_is_left_out_is_noticed(
+    small_plan: Plan, tmp_path: Path, straight: Script, mode: str, workers: int
+) -> None:
+    script = Script(small_plan, tmp_path, grad_sample_mode=mode, workers=workers)
+    with BatchMemoryManager(data_loader=script.loader, max_physical_batch_size=3, optimizer=script.optimizer) as loader:
+        for turn, (x, y) in enumerate(loader):
+            if turn == 1:
+                continue
+            if turn == 2:
+                with pytest.raises(PlanViolated, match="has delivered a batch that was not stepped"):
+                    script.step(x, y)
+                break
+            script.step(x, y)
+        assert script.engine.run.round == 0
+        script.pass_over(loader, 5)  # broken off, with parts under way
+        while not script.engine.run.done:
+            script.pass_over(loader)
+    close(script, straight)
+    script.engine.close()
+
+
+@pytest.mark.slow
+def test_workers_that_read_ahead_change_nothing(small_plan: Plan, tmp_path: Path, straight: Script) -> None:
+    script = Script(small_plan, tmp_path, workers=2)
+    for turn, (x, y) in enumerate(script.loader):
+        if turn == 2:
+            continue
+        if turn == 3:
+            with pytest.raises(PlanViolated, match="round 3 was delivered, but the coming round is 2"):
+                script.step(x, y)
+            break
+        script.step(x, y)
+    close(script.go_on(), straight)
+    script.engine.close()
+
+
+def test_the_module_must_clip_as_planned(small_plan: Plan, tmp_path: Path) -> None:
+    script = Script(small_plan, tmp_path, grad_sample_mode="ghost")
+    planned, script.module.max_grad_norm = script.module.max_grad_norm, 1000.0
+    with pytest.raises(PlanViolated, match="max_grad_norm of the module = 1000"):
+        script.go_on(1)
+    script.module.max_grad_norm = planned
+    assert script.engine.run.released == 0
+    script.go_on(1).engine.close()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_parameters_cannot_be_frozen_later(small_plan: Plan, tmp_path: Path, mode: str) -> None:
+    script = Script(small_plan, tmp_path, grad_sample_mode=mode).go_on(1)
+    x, y = next(iter(script.loader))
+    script.optimizer.zero_grad()
+    script.criterion(script.module(x), y).backward()
+    script.model[0].bias.requires_grad_(False)  # type: ignore[index, union-attr]
+    with pytest.raises(PlanViolated, match=r"other parameters are trainable .* \(0.bias\)"):
+        script.optimizer.step()
+    script.model[0].bias.requires_grad_(True)  # type: ignore[index, union-attr]
+    assert script.engine.run.released == 1
+    script.go_on(2).engine.close()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_a_state_without_its_model_gets_no_noise_again(small_plan: Plan, tmp_path: Path, mode: str) -> None:
+    script = Script(small_plan, tmp_path, grad_sample_mode=mode).go_on(2)
+    model = {name: value.clone() for name, value in script.model.state_dict().items()}
+    state = copy.deepcopy(script.optimizer.state_dict())
+    done = [weight.clone() for weight in script.go_on(3).weights()]
+    script.optimizer.load_state_dict(state)
+    with pytest.raises(NoiseReused, match="for another gradient"):
+        script.go_on(3)
+    script.model.load_state_dict(model)
+    assert all(torch.equal(a, b) for a, b in zip(done, script.go_on(3).weights(), strict=True))
+    script.go_on(4).engine.close()
+
+
+def test_rounds_that_were_lost_in_a_crash_are_accounted_for(small_plan: Plan, tmp_path: Path) -> None:
+    script = Script(small_plan, tmp_path).go_on(1)
+    script.engine.run._noise.close()  # as when killed: nothing was saved
+    script.engine.run._hold.close()
+    again = Script(small_plan, tmp_path)
+    assert (again.engine.run.round, len(again.engine.accountant)) == (0, 1)
+    assert again.engine.get_epsilon(1e-3) == 4.0
+    again.engine.close()
 
 
 def test_accountant(small_plan: Plan, tmp_path: Path) -> None:
@@ -253,9 +382,10 @@ def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path
     script = Script(small_plan, tmp_path / "run")
     with pytest.raises(PlanViolated, match="called already"):
         script.engine.make_private(module=network(), optimizer=script.inner, data_loader=script.loader)
-    strange = DataLoader(examples(), batch_size=64)
-    with pytest.raises(PlanViolated, match="number of gradients in this step = 64"):
-        script.pass_over(strange)
+    for x, y in script.loader:
+        with pytest.raises(PlanViolated, match="number of gradients in this step"):
+            script.step(torch.cat([x, x]), torch.cat([y, y]))
+        break
     for name in ("noise_multiplier", "max_grad_norm"):
         planned = getattr(script.optimizer, name)
         setattr(script.optimizer, name, planned / 2)

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from galton.errors import GaltonError, InvalidArgument, InvalidFile
 from galton.noise import NoiseReused, key_from_seed
@@ -158,8 +158,11 @@ def test_loader_gives_the_batches_of_the_plan(
             next(iter(loader))
 
 
-def test_batches_that_are_too_large_are_cut_as_planned(small_plan: Plan, tmp_path: Path) -> None:
+def test_batches_that_are_too_large_are_cut_as_planned(
+    small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = replace(small_plan, physical=9)
+    monkeypatch.setattr(type(plan.evidence), "check", lambda *_: None)  # so small a size is in no plan
     with opened(plan, tmp_path, network()) as run:
         batches = list(plan_loader(run, examples()))
     assert {part.mask.shape for part in batches} == {(9,)}
@@ -337,15 +340,139 @@ def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path
     go_on(optimizer, 32)
     with pytest.raises(PlanViolated, match="round of the batch = 0"):
         optimizer.accumulate(loss, batch)
-    optimizer.accumulate(loss, PaddedBatch(batch.inputs, batch.mask, 32))
     with pytest.raises(PlanViolated, match="all are done"):
-        optimizer.step()
+        optimizer.accumulate(loss, batch._replace(round=32))
     run.save()
     run.close()
     _, late = begin(small_plan, tmp_path / "run")
     with pytest.raises(PlanViolated, match="load_state_dict has to come first"):
         late.accumulate(loss, batch)
     late.run.close()
+
+
+def test_batches_of_another_origin_are_refused(small_plan: Plan, tmp_path: Path) -> None:
+    _, optimizer = begin(small_plan, tmp_path / "run")
+    run, data = optimizer.run, examples()
+    x, y = data.tensors
+    with open_run(small_plan, tmp_path / "other", network(), examples=64, clip_norm=1.0) as other:
+        stranger = next(iter(plan_loader(other, data)))
+    batch = next(iter(plan_loader(run, data)))
+    everyone = PaddedBatch([x, y], torch.ones(64, dtype=torch.bool), 0)
+    for wrong in (stranger, everyone, everyone._replace(token=batch.token), batch._replace(mask=~batch.mask)):
+        with pytest.raises(PlanViolated, match="is not the run's batch of round 0"):
+            optimizer.accumulate(loss, wrong)
+    for parts in (0, 5):
+        with pytest.raises(PlanViolated, match=f"number of micro-batches = {parts}"):
+            optimizer.accumulate(loss, batch._replace(parts=parts))
+    halves, quarters = (list(plan_loader(run, data, size)) for size in (16, 8))
+    optimizer.accumulate(loss, halves[0])
+    for wrong in (quarters[1], quarters[2], batch):
+        with pytest.raises(PlanViolated, match="number of micro-batches"):
+            optimizer.accumulate(loss, wrong)
+    with pytest.raises(PlanViolated, match="micro-batch = 0"):
+        optimizer.accumulate(loss, halves[0])  # twice
+    optimizer.zero_grad()
+    assert run.round == 0
+    go_on(optimizer, 1, micro_batch=16)
+    run.close()
+
+
+def test_two_optimisers_cannot_step_one_batch(small_plan: Plan, tmp_path: Path) -> None:
+    model, optimizer = begin(small_plan, tmp_path)
+    second = PrivateOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, optimizer.run)
+    first, next_one, *_ = plan_loader(optimizer.run, examples())
+    for each in (optimizer, second):
+        each.accumulate(loss, first)
+    optimizer.step()
+    for attempt in (second.step, lambda: second.accumulate(loss, next_one)):
+        with pytest.raises(PlanViolated, match="round = 0: was accumulated, but the coming one is 1"):
+            attempt()
+    second.zero_grad()
+    go_on(second, 2)
+    optimizer.run.close()
+
+
+def one_row(items: list[Any]) -> Any:
+    return default_collate(items[:1])
+
+
+def batch_second(items: list[Any]) -> Any:
+    x, y = default_collate(items)
+    return x.movedim(0, 1), y
+
+
+def with_names(items: list[Any]) -> Any:
+    return [*default_collate(items), "name"]
+
+
+def as_a_dictionary(items: list[Any]) -> Any:
+    x, y = default_collate(items)
+    return {"x": x, "y": y}
+
+
+def test_what_is_collated_has_a_row_for_each_example(small_plan: Plan, tmp_path: Path) -> None:
+    with opened(small_plan, tmp_path, network()) as run:
+        for collate in (one_row, batch_second, with_names):
+            with pytest.raises(PlanViolated, match="collate_fn: gave"):
+                list(plan_loader(run, examples(), collate_fn=collate))
+        found = next(iter(plan_loader(run, examples(), collate_fn=as_a_dictionary))).inputs
+        x, y = next(iter(plan_loader(run, examples()))).inputs
+        assert torch.equal(found["x"], x)
+        assert torch.equal(found["y"], y)
+
+
+def test_parameters_cannot_be_frozen_or_unfrozen_later(small_plan: Plan, tmp_path: Path) -> None:
+    model = network()
+    bias: nn.Parameter = model[3].bias  # type: ignore[index, assignment]
+    bias.requires_grad_(False)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with opened(small_plan, tmp_path, model) as run:
+        optimizer = PrivateOptimizer(inner, model, run)
+        batch = next(iter(plan_loader(run, examples())))
+        before = bias.detach().clone()
+        optimizer.accumulate(loss, batch)
+        bias.requires_grad_(True)
+        cross_entropy(model(batch.inputs[0]), batch.inputs[1]).backward()
+        attempts = (optimizer.step, lambda: optimizer.accumulate(loss, batch))
+        for attempt in attempts:
+            with pytest.raises(PlanViolated, match=r"other parameters are trainable .* \(3.bias\)"):
+                attempt()
+        bias.requires_grad_(False)
+        with pytest.raises(PlanViolated, match="holds a parameter that the plan has no noise for"):
+            optimizer.step()  # it has a gradient still
+        bias.grad = None
+        model[0].weight.requires_grad_(False)  # type: ignore[index, union-attr]
+        for attempt in attempts:
+            with pytest.raises(PlanViolated, match=r"other parameters are trainable .* \(0.weight\)"):
+                attempt()
+        model[0].weight.requires_grad_(True)  # type: ignore[index, union-attr]
+        stranger = nn.Parameter(torch.zeros(2))
+        stranger.grad = torch.ones(2)
+        inner.add_param_group({"params": [stranger]})
+        with pytest.raises(PlanViolated, match="holds a parameter that the plan has no noise for"):
+            optimizer.step()
+        stranger.grad = None
+        assert run.round == 0  # no noise was spent
+        optimizer.step()
+        assert run.round == 1
+        assert torch.equal(bias, before)
+
+
+def test_a_state_without_its_model_gets_no_noise_again(small_plan: Plan, tmp_path: Path) -> None:
+    model, optimizer = begin(small_plan, tmp_path)
+    go_on(optimizer, 2)
+    saved = through_a_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    go_on(optimizer, 3)
+    done = [weight.detach().clone() for weight in model.parameters()]
+    optimizer.load_state_dict(saved["optimizer"])
+    with pytest.raises(NoiseReused, match="for another gradient"):
+        go_on(optimizer, 3)
+    assert all(torch.equal(a, b) for a, b in zip(done, model.parameters(), strict=True))
+    optimizer.zero_grad()
+    model.load_state_dict(saved["model"])
+    go_on(optimizer, 3)
+    assert all(torch.equal(a, b) for a, b in zip(done, model.parameters(), strict=True))
+    optimizer.run.close()
 
 
 def test_train_goes_on_where_it_was_broken_off(small_plan: Plan, tmp_path: Path) -> None:

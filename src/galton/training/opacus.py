@@ -17,6 +17,7 @@ that a checkpoint has the noise in it. Distributed training, per-layer and adapt
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,9 +43,9 @@ MECHANISM = "galton"
 class PlanAccountant(IAccountant):  # type: ignore[misc]
     """Tells what the plan certified; computes nothing. Registered in Opacus as `galton`.
 
-    Formal guarantee: `get_epsilon(delta)` is an epsilon for which the rounds that have had noise so far, lost in a crash
-    or not, are (epsilon, delta)-DP: that of the plan for the whole run, however few rounds they are, and 0 before the
-    first. A delta below the plan's is refused.
+    Formal guarantee: `get_epsilon(delta)` is an epsilon for which the rounds that have had noise so far, lost in a
+    crash or not, are (epsilon, delta)-DP: that of the plan for the whole run, however few rounds they are, and 0 before
+    the first. A delta below the plan's is refused.
     """
 
     def __init__(self) -> None:
@@ -151,6 +152,7 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         self._weights: dict[str, Any] = dict(check_holds(optimizer, model))
         self._behind = run.begun
         self._summed, self._pass = 0, delivery.passes
+        self.after_load: Callable[[], None] | None = None
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Notes that a part of a batch is on its way; `BatchMemoryManager` calls it."""
@@ -211,6 +213,8 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         self._is_last_step_skipped = False
         self.zero_grad()
         self._behind = False
+        if self.after_load is not None:
+            self.after_load()
 
 
 class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradientClipping):  # type: ignore[misc]
@@ -366,8 +370,9 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         found = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
         if found not in self.OPTIMIZERS or self._model is None:
             raise InvalidArgument("module", found.__name__, "distributed training with a plan is not supported")
-        made = self.OPTIMIZERS[found]
-        return made(optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
+        made = self.OPTIMIZERS[found](optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
+        made.after_load = lambda: self.accountant.bind(self.run)  # rounds are counted from there
+        return made
 
     def _prepare_data_loader(self, data_loader: DataLoader[Any], *, batch_first: bool, **_: Any) -> DataLoader[Any]:
         loader = PlanLoader(self.run, data_loader, batch_first)

@@ -275,9 +275,9 @@ def train(
 ) -> dict[str, Any]:
     """Trains the model for the rounds of the plan, or goes on with a run that was broken off; returns its record.
 
-    A run that was killed and is started again by the same call ends with the same model, bit by bit on the same machine:
-    rounds since the last checkpoint are computed again. If what comes out is another gradient (other data, another
-    learning rate, dropout, hardware that is not deterministic), its noise is refused; see `PrivateOptimizer`.
+    A run that was killed and is started again by the same call ends with the same model, bit by bit on the same
+    machine: rounds since the last checkpoint are computed again. If what comes out is another gradient (other data,
+    another learning rate, dropout, hardware that is not deterministic), its noise is refused; see `PrivateOptimizer`.
 
     Args:
       plan: a plan, or the folder of one.

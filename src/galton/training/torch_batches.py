@@ -1,4 +1,4 @@
-"""The batches of a run for PyTorch: padded, cut into micro-batches, loaded by workers, and recognised on their return."""
+"""The batches of a run for PyTorch: padded, cut into micro-batches, loaded by workers, recognised on their return."""
 
 from __future__ import annotations
 
@@ -122,9 +122,7 @@ class _Padded(Dataset[Any]):
             return fixed
 
         rows = tree_map(pad, self._collate(taken))
-        return PaddedBatch(
-            rows, torch.from_numpy(batch.mask.copy()), batch.round, place.part, place.parts, place.token
-        )
+        return PaddedBatch(rows, torch.from_numpy(batch.mask.copy()), batch.round, place.part, place.parts, place.token)
 
 
 def _as_it_is(batch: Any) -> Any:
