@@ -374,6 +374,11 @@ def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path
         with pytest.raises(GaltonError, match=words):
             attempt()
     engine = PlanPrivacyEngine(small_plan, tmp_path / "other")
+    half = network().to(torch.bfloat16)
+    with pytest.raises(PlanViolated, match="half precision"):
+        engine.make_private(
+            module=half, optimizer=momentum(half), data_loader=DataLoader(examples(), batch_size=8), max_grad_norm=1.0
+        )
     target = {"target_epsilon": 4.0, "target_delta": 1e-3, "epochs": 4}
     for name, wrong in {"target_epsilon": 2.0, "target_delta": 1e-5, "epochs": 5}.items():
         with pytest.raises(PlanViolated, match=name):

@@ -317,6 +317,10 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         if noise_multiplier is not None:
             check_same("noise_multiplier", noise_multiplier, plan.noise_multiplier)
         check_same("clipping", clipping, "flat")
+        if any(weight.element_size() < 4 for weight in module.parameters() if weight.requires_grad):
+            raise PlanViolated(
+                "module: has weights in half precision, which Opacus sums in half precision; use float32"
+            )
         if not poisson_sampling:
             raise PlanViolated("poisson_sampling = False: batches are the plan's, never the loader's own")
         examples = len(data_loader.dataset)  # type: ignore[arg-type]
