@@ -7,6 +7,7 @@ import pytest
 
 from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
 from galton.errors import FloatArray, InvalidArgument
+from tests.marks import slow_after
 
 Draw = Callable[[np.random.Generator, int], FloatArray]
 
@@ -63,7 +64,7 @@ def test_empirical_bernstein_is_tight_enough_to_be_useful(draw: Draw, mean: floa
     assert high.samples == values.size
 
 
-@cases
+@pytest.mark.parametrize(("draw", "mean"), slow_after(1, CASES))
 def test_a_false_claim_is_proved_no_more_often_than_stated(draw: Draw, mean: float) -> None:
     random = np.random.default_rng(3)
     proved = 0
