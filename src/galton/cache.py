@@ -17,7 +17,7 @@ Json = dict[str, Any]
 _COMPUTING = (
     *("accounting", "baselines", "bounds", "errors.py", "files.py", "gaussian.py", "optimization", "pair.py"),
     *("sampling", "strategies", "threads.py", "workloads.py"),
-    *("paper/points.py", "paper/sample_counts.py", "paper/timings.py"),
+    *("paper/points.py", "paper/sample_counts.py"),
 )
 """Where figures are computed."""
 
