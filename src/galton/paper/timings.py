@@ -127,8 +127,8 @@ def _text(rows: Rows) -> str:
         f"{max(ours):.0f} s on this machine: {min(faster):.0f} to {max(faster):.0f} times less than 300 iterations of "
         f"the paper's method with 131,072 samples here (extrapolated from two), and {min(gpu):.0f} to {max(gpu):.0f} "
         "times less than the paper reports for its V100. "
-        f"Its RMSE is at most {max(gap, 0.0):.2%} above what 300 steps with good gradients reach, both calibrated alike, "
-        "which is within the spread of calibration. Nothing runs out of memory."
+        f"Its RMSE is at most {max(gap, 0.0):.2%} above what 300 steps with good gradients reach, both calibrated "
+        "alike, which is within the spread of calibration. Nothing runs out of memory."
     )
 
 
