@@ -27,7 +27,7 @@ app = typer.Typer(
 def main() -> None:
     """Runs the command line; bad input ends in one line on stderr and exit code 2, never in a traceback."""
     try:
-        from galton.cli import accounting, audit, comparison, optimization, paper, plan, report  # noqa: F401  (commands)
+        from galton.cli import accounting, audit, cifar, comparison, optimization, paper, plan, report  # noqa: F401
 
         warnings.simplefilter("ignore")
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0

