@@ -1,13 +1,25 @@
-"""The command fetch-cifar."""
+"""The command fetch-cifar, and what `galton paper cifar` does."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from galton.cli import app, options, show
+from galton.errors import InvalidArgument, count, positive
+
+if TYPE_CHECKING:
+    from galton.paper import Result
+
+
+STUDIES = {
+    "cifar": "Accuracy of six mechanisms on CIFAR-10, 20 epochs of 100 batches of 500 (about 5 min a run, vgg 55)",
+    "cifar-practical": "Balls-in-bins cut to 500 places, shuffling with the same noise, unamplified (the same)",
+}
+"""What can be trained, in words."""
 
 
 @app.command()
@@ -28,3 +40,71 @@ def fetch_cifar(
     if as_json:
         return show.print_json({"path": str(folder)})
     return show.print_table("CIFAR-10", [("written", f"{folder}: five training batches and one test batch")])
+
+
+@dataclass(frozen=True)
+class CifarOptions:
+    """What was said on the command line of `galton paper cifar`; None and "" where nothing was."""
+
+    epsilon: str
+    method: str
+    model: str
+    trials: int | None
+    rate: str
+    data: Path | None
+    runs: Path | None
+
+    def refuse(self, name: str | None) -> None:
+        """Other results have no use for these."""
+        for option, value in vars(self).items():
+            if value not in ("", None):
+                raise InvalidArgument(option, str(value), f"is for cifar and cifar-practical, not for {name}")
+
+
+def run_study(name: str, said: CifarOptions, output: Path, redraw: bool, as_json: bool) -> None:
+    """Runs the trials that are missing and writes the table of all that are there."""
+    from galton.cache import default_cache
+    from galton.paper.cifar.data import load_cifar
+    from galton.paper.cifar.experiment import EPSILONS, find_methods
+    from galton.paper.cifar.models import find_network
+    from galton.paper.cifar.study import STUDIES, Runner, Wish, write_table
+    from galton.paper.cifar.trials import Place
+    from galton.plots import pyplot
+
+    study = STUDIES[name]
+    pyplot()  # refuses before the work begins
+    wish = Wish(
+        find_network(said.model or "cnn").name,
+        find_methods(said.method or "all", dict(study.methods)),
+        _positives("epsilon", said.epsilon) if said.epsilon else EPSILONS,
+        count("trials", 2 if said.trials is None else said.trials),
+        _positives("rate", said.rate) if said.rate else None,
+    )
+    place = Place(output / "cifar", said.runs or default_cache().folder / "cifar-runs")
+    if not redraw:
+        data = load_cifar(said.data)
+        with show.progress_bar() as progress:
+            try:
+                Runner(data, place, progress=progress).run(wish)
+            except KeyboardInterrupt:
+                write_table(study, place, output)
+                raise
+    result, paths = write_table(study, place, output)
+    return print_result(result, paths, output, as_json)
+
+
+def print_result(result: Result, paths: list[Path], output: Path, as_json: bool) -> None:
+    """Prints a result of the paper."""
+    if as_json:
+        return show.print_json(result.to_json() | {"path": str(output), "files": [str(path) for path in paths]})
+    grid = [tuple(_words(row[column]) for column in result.columns) for row in result.rows]
+    show.print_grid(result.title, result.columns, grid)
+    return show.print_table("", [("", result.text), ("written", ", ".join(map(str, paths)))])
+
+
+def _words(value: object) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _positives(name: str, text: str) -> list[float]:
+    return [positive(name, one) for one in options.numbers(name, text)]

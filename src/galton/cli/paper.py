@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from galton.cli import app, options, show
+from galton.cli.cifar import STUDIES, CifarOptions, print_result, run_study
 from galton.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -30,11 +31,28 @@ def paper(
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn; kept with the result.")] = 1,
     as_json: options.AsJson = False,
+    epsilon: Annotated[str, typer.Option(help="cifar: epsilons, separated by commas [0.5,1,2,4,8].")] = "",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="cifar: methods, separated by commas: bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, scaled-blt, "
+            "unamplified; of the practical study cut-balls-in-bins, shuffling, unamplified [all].",
+        ),
+    ] = "",
+    model: Annotated[str, typer.Option(help="cifar: network, vgg or cnn [cnn].")] = "",
+    trials: Annotated[int | None, typer.Option(help="cifar: runs of each, at the best learning rate [2].")] = None,
+    rate: Annotated[
+        str, typer.Option(help="cifar: learning rates to choose from [three that depend on epsilon].")
+    ] = "",
+    data: Annotated[Path | None, typer.Option(help="cifar: folder of the data [where fetch-cifar puts it].")] = None,
+    runs: Annotated[Path | None, typer.Option(help="cifar: folder for runs under way [in galton's cache].")] = None,
 ) -> None:
     """Regenerate a table or figure of the paper: CSV, plot, text, and where it comes from.
 
-    `all` makes everything and can be stopped and started again: what the same code has made already is left as it is,
-    and points that were computed are not computed twice.
+    `all` makes everything but CIFAR-10 and can be stopped and started again: what the same code has made already is
+    left as it is, and points that were computed are not computed twice.
+
+    `cifar` and `cifar-practical` train: every run has its plan, can be stopped and goes on, and is kept.
     """
     from galton.cache import default_cache
     from galton.paper import ALL, RESULTS, Maker, find_results, is_made, regenerate
@@ -43,12 +61,22 @@ def paper(
     if list_:
         return _list(RESULTS, as_json)
     if name is None:
-        raise InvalidArgument("name", None, "must be one of " + ", ".join((*RESULTS, ALL)))
-    recipes = find_results(name)
+        raise InvalidArgument("name", None, "must be one of " + ", ".join((*RESULTS, *STUDIES, ALL)))
     if output.exists() and not output.is_dir():
         raise InvalidArgument("output", str(output), "must be a folder")
     if fresh and redraw:
         raise InvalidArgument("redraw", redraw, "computes nothing, so that there is nothing to compute afresh")
+    said = CifarOptions(epsilon, method, model, trials, rate, data, runs)
+    if name in STUDIES:
+        if seed != 1:
+            raise InvalidArgument("seed", seed, f"is not for {name}: the seed of a run follows from its name")
+        if fresh:
+            raise InvalidArgument(
+                "fresh", fresh, f"is not for {name}, which runs what is missing: take another --output"
+            )
+        return run_study(name, said, output, redraw, as_json)
+    said.refuse(name)
+    recipes = find_results(name)
     cache = default_cache().emptied() if fresh else default_cache()
     memory: dict[Question, Point] = {}  # serves the next result, even where the cache must not
 
@@ -66,18 +94,17 @@ def paper(
         made = make(recipes[0], progress)
     assert made is not None
     result, paths = made
-    if as_json:
-        return show.print_json(result.to_json() | {"path": str(output), "files": [str(path) for path in paths]})
-    grid = [tuple(_words(row[column]) for column in result.columns) for row in result.rows]
-    show.print_grid(result.title, result.columns, grid)
-    return show.print_table("", [("", result.text), ("written", ", ".join(map(str, paths)))])
+    return print_result(result, paths, output, as_json)
 
 
 def _list(results: dict[str, Recipe], as_json: bool) -> None:
     if as_json:
         titles = {one.name: one.title for one in results.values()}
-        return show.print_json({"results": titles, "minutes": {one.name: one.minutes for one in results.values()}})
+        return show.print_json(
+            {"results": titles | STUDIES, "minutes": {one.name: one.minutes for one in results.values()}}
+        )
     rows = [(one.name, f"{one.title} (about {one.minutes:g} min)") for one in results.values()]
+    rows += [(name, f"{words}; not in `all`") for name, words in STUDIES.items()]
     everything = "all of them; stop it with Ctrl-C, start it again and it goes on (under 3 hours on two cores)"
     return show.print_table("results of the paper", [*rows, ("all", everything)])
 
@@ -100,7 +127,3 @@ def _make_all(recipes: list[Recipe], make: Make, output: Path, as_json: bool) ->
     if as_json:
         return show.print_json({"results": made, "path": str(output), "seconds": seconds})
     return show.print_table("", [*made.items(), ("written to", str(output)), ("time", f"{seconds:.0f} s")])
-
-
-def _words(value: object) -> str:
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

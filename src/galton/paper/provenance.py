@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from galton import files
@@ -14,6 +13,7 @@ from galton.baselines.peers import version_of
 from galton.cache import Json, source_digest
 from galton.errors import GaltonError
 from galton.paper.points import DELTA, FAILURE, TAU, Maker
+from galton.provenance import now
 
 PACKAGES = ("galton", "jax", "jaxlib", "numpy", "scipy", "dp-accounting", "matplotlib")
 
@@ -23,10 +23,7 @@ def provenance(name: str, maker: Maker, seconds: float, paths: Sequence[Path]) -
 
     `seconds` is what it took this time; `seconds_of_points` what its points took when they were computed.
     """
-    return {
-        "name": name,
-        "date": now(),
-        "source": source_digest("paper"),
+    return origin(name, paths) | {
         "seed": maker.seed,
         "conventions": {"delta": DELTA, "tau": TAU, "failure_probability": FAILURE},
         "seconds": round(seconds, 1),
@@ -34,15 +31,19 @@ def provenance(name: str, maker: Maker, seconds: float, paths: Sequence[Path]) -
         "seconds_of_points": round(sum(point.seconds for point in maker.asked.values()), 1),
         "computed": maker.tally["computed"],
         "cached": maker.tally["cached"],
+    }
+
+
+def origin(name: str, paths: Sequence[Path]) -> Json:
+    """Returns code, versions, machine and date, and hashes of the files."""
+    return {
+        "name": name,
+        "date": now(),
+        "source": source_digest("paper"),
         "machine": machine(),
         "versions": {"python": platform.python_version()} | {one: version_of(one) for one in PACKAGES},
         "files": digests(paths),
     }
-
-
-def now() -> str:
-    """Returns the date and time, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def machine() -> Json:

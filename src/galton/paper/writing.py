@@ -8,14 +8,16 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from galton import files
 from galton.cache import source_digest
 from galton.errors import InvalidFile
 from galton.paper.points import Maker
-from galton.paper.provenance import digests, is_current, now, provenance
+from galton.paper.provenance import digests, is_current, provenance
 from galton.paper.result import Cell, Recipe, Result, Rows
 from galton.plots import pyplot, save
+from galton.provenance import now
 
 PICTURES = (".png", ".pdf")
 
@@ -25,9 +27,9 @@ def regenerate(recipe: Recipe, maker: Maker, folder: Path) -> tuple[Result, list
     pyplot()  # refuses before the work begins
     begun = time.perf_counter()
     result = recipe.result(recipe.rows(maker))
-    paths = [*write_result(result, folder), *_draw(recipe, result.rows, folder)]
+    paths = [*write_result(result, folder), *write_pictures(recipe.name, recipe.draw(result.rows), folder)]
     about = provenance(recipe.name, maker, time.perf_counter() - begun, paths)
-    return result, [*paths, _write_json(folder / f"{recipe.name}.json", about)]
+    return result, [*paths, write_json(folder / f"{recipe.name}.json", about)]
 
 
 def redraw(recipe: Recipe, folder: Path) -> tuple[Result, list[Path]]:
@@ -35,9 +37,9 @@ def redraw(recipe: Recipe, folder: Path) -> tuple[Result, list[Path]]:
     pyplot()
     about = files.read_json(folder / f"{recipe.name}.json")
     result = recipe.result(read_rows(folder / f"{recipe.name}.csv", recipe.columns))
-    paths = [*write_result(result, folder), *_draw(recipe, result.rows, folder)]
+    paths = [*write_result(result, folder), *write_pictures(recipe.name, recipe.draw(result.rows), folder)]
     about |= {"redrawn": {"date": now(), "source": source_digest("paper")}, "files": digests(paths)}
-    return result, [*paths, _write_json(folder / f"{recipe.name}.json", about)]
+    return result, [*paths, write_json(folder / f"{recipe.name}.json", about)]
 
 
 def is_made(recipe: Recipe, maker: Maker, folder: Path) -> bool:
@@ -79,14 +81,15 @@ def _cell(text: str | None) -> Cell:
     return text or None
 
 
-def _draw(recipe: Recipe, rows: Rows, folder: Path) -> list[Path]:
-    figure = recipe.draw(rows)
-    paths = [folder / f"{recipe.name}{ending}" for ending in PICTURES]
+def write_pictures(name: str, figure: Any, folder: Path) -> list[Path]:
+    """Writes a figure as NAME.png and NAME.pdf; returns their paths."""
+    paths = [folder / f"{name}{ending}" for ending in PICTURES]
     for path in paths:
         save(figure, path)
     return paths
 
 
-def _write_json(path: Path, value: files.Json) -> Path:
+def write_json(path: Path, value: files.Json) -> Path:
+    """Writes where a result comes from; returns the path."""
     files.write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
     return path

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,11 @@ from galton.training.run import ROUNDING, TrainingRun
 
 Loss = Callable[[Tree, Tree], jax.Array]
 """loss(params, example): a number, for one example without a batch axis."""
+ClippedSum = Callable[[Tree, Tree, Any], Tree]
+"""total(params, batch, mask): the sum over the batch of clipped gradients."""
 
 
-def clipped_sum(loss: Loss, clip_norm: float, micro_batch: int | None = None) -> Callable[[Tree, Tree, Any], Tree]:
+def clipped_sum(loss: Loss, clip_norm: float, micro_batch: int | None = None) -> ClippedSum:
     """Returns a function (params, batch, mask) -> sum over the batch of gradients clipped to l2 norm `clip_norm`.
 
     Args:
@@ -133,11 +135,12 @@ class Trained:
 def train(
     plan: Plan | str | Path,
     folder: str | Path,
-    loss: Loss,
+    loss: Loss | None,
     params: Tree,
     data: Tree,
     optimizer: optax.GradientTransformation,
     *,
+    clipped: ClippedSum | None = None,
     micro_batch: int | None = None,
     save_every: int = 100,
     rounds: int | None = None,
@@ -154,11 +157,13 @@ def train(
     Args:
       plan: a plan, or the folder of one.
       folder: of the run, see `TrainingRun`.
-      loss: of one example: loss(params, example).
+      loss: of one example: loss(params, example); None with `clipped`.
       params: the model at the start.
       data: a tree of arrays whose first axis is the examples.
       optimizer: gets private means of gradients.
-      micro_batch: see `clipped_sum`.
+      clipped: sums clipped gradients, for models for which that can be done faster than by `clipped_sum(loss, ...)`.
+        No example may contribute more than the plan's clip norm: the guarantee rests on it.
+      micro_batch: see `clipped_sum`; not for `clipped`.
       save_every: rounds between checkpoints.
       rounds: stop once so many rounds are done; the run can be continued later.
       watch: called as watch(rounds done, params).
@@ -169,7 +174,9 @@ def train(
     last = plan.rounds if rounds is None else count("rounds", rounds, at_most=plan.rounds)
     rows = jax.tree.map(np.asarray, data)
     state: tuple[Tree, Tree] = (params, optimizer.init(params))
-    clipped = jax.jit(clipped_sum(loss, plan.clip_norm, micro_batch))
+    if (loss is None) == (clipped is None):
+        raise InvalidArgument("clipped", clipped, "must be given if there is no loss, and only then")
+    total_of = jax.jit(clipped or clipped_sum(cast(Loss, loss), plan.clip_norm, micro_batch))
 
     @jax.jit
     def step(state: tuple[Tree, Tree], total: Tree, noise: Tree) -> tuple[Tree, Tree]:
@@ -183,7 +190,7 @@ def train(
             state = load_tree(run.model, state)
         while run.round < last:
             batch = run.batch
-            total = clipped(state[0], jax.tree.map(batch.take, rows), jnp.asarray(batch.mask))
+            total = total_of(state[0], jax.tree.map(batch.take, rows), jnp.asarray(batch.mask))
             state = step(state, total, run.noise(total))
             if watch is not None:
                 watch(run.round, state[0])

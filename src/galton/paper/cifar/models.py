@@ -1,6 +1,6 @@
-"""The networks of the experiments, in JAX: a convolution is patches times a matrix, which suits per-example gradients.
+"""The networks of the experiments, in JAX: a convolution is patches times a matrix, so that every layer is a product.
 
-XLA's own convolution is an order of magnitude slower on a CPU once every example has a gradient of its own.
+XLA's own convolution is several times slower on a CPU, and per-example gradients need the patches anyway.
 """
 
 from __future__ import annotations
@@ -61,29 +61,50 @@ class Network:
             params[f"{name}_bias"] = jnp.zeros(shape[1])
         return params
 
-    def logits(self, params: Params, image: jax.Array) -> jax.Array:
-        """What the network says of one image, shape (32, 32, 3), pixels 0 to 255."""
-        x = image.astype(jnp.float32) / 127.5 - 1
+    def forward(self, params: Params, images: jax.Array, taps: Params | None = None) -> tuple[jax.Array, Params]:
+        """Returns logits of images, shape (count, 32, 32, 3) with pixels 0 to 255, and the inputs of every layer.
+
+        Args:
+          params: as from `init`.
+          images: a batch.
+          taps: what is added to the outputs of a layer before tanh: the gradient with respect to zeros there is
+            the gradient that reaches the layer, for every example by itself.
+        """
+        inputs: Params = {}
+
+        def layer(name: str, x: jax.Array) -> jax.Array:
+            inputs[name] = x
+            outputs = x @ params[name] + params[f"{name}_bias"]
+            return outputs if taps is None else outputs + taps[name]
+
+        x = images.astype(jnp.float32) / 127.5 - 1
         for block, widths in enumerate(self.blocks):
             for index in range(len(widths)):
-                name = f"conv{block}{index}"
-                x = jnp.tanh(_patches(x) @ params[name] + params[f"{name}_bias"])
-            x = _pooled(x)
-        x = jnp.tanh(x.ravel() @ params["dense"] + params["dense_bias"])
-        return x @ params["classes"] + params["classes_bias"]
+                x = layer(f"conv{block}{index}", _patches(x))
+                x = jnp.tanh(_pooled(x) if index == len(widths) - 1 else x)  # the order does not matter, the time does
+        x = jnp.tanh(layer("dense", x.reshape(x.shape[0], -1)))
+        return layer("classes", x), inputs
+
+    def taps(self, count: int) -> Params:
+        """Returns zeros of the shape of every layer's outputs, see `forward`."""
+        sides = [SIDE >> block for block, widths in enumerate(self.blocks) for _ in widths]
+        places = [(side, side) for side in sides] + [(), ()]
+        return {
+            name: jnp.zeros((count, *place, outputs))
+            for (name, (_, outputs)), place in zip(self._layers.items(), places, strict=True)
+        }
 
     def loss(self, params: Params, example: tuple[jax.Array, jax.Array]) -> jax.Array:
         """Cross entropy of one example."""
         image, label = example
-        logits = self.logits(params, image)
-        return jax.nn.logsumexp(logits) - logits[label]
+        return cross_entropy(self.forward(params, image[None])[0], label[None]).sum()
 
 
 NETWORKS = {
     network.name: network
     for network in (
         Network("vgg", ((32, 32), (64, 64), (128, 128)), 128),
-        Network("cnn", ((32,), (64,)), 128),
+        Network("cnn", ((16,), (32,)), 256),
     )
 }
 
@@ -93,13 +114,22 @@ def find_network(name: str) -> Network:
     return NETWORKS[choice("model", name, tuple(NETWORKS))]
 
 
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Returns the loss of every example."""
+    return jax.nn.logsumexp(logits, axis=1) - jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+
+
 def _patches(x: jax.Array) -> jax.Array:
-    """The 3x3 surroundings of every place, zeros outside: (height, width, 9 channels)."""
-    height, width, _ = x.shape
-    wide = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
-    return jnp.concatenate([wide[i : i + height, j : j + width] for i in range(KERNEL) for j in range(KERNEL)], axis=-1)
+    """The 3x3 surroundings of every place, zeros outside: (count, height, width, 9 channels)."""
+    _, height, width, _ = x.shape
+    wide = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    steps = range(KERNEL)
+    return jnp.concatenate([wide[:, i : i + height, j : j + width] for i in steps for j in steps], axis=-1)
 
 
 def _pooled(x: jax.Array) -> jax.Array:
-    height, width, channels = x.shape
-    return x.reshape(height // 2, 2, width // 2, 2, channels).max(axis=(1, 3))
+    """The largest of every 2x2 places, rows first."""
+    count, height, width, channels = x.shape
+    x = x.reshape(count, height // 2, 2, width, channels)
+    x = jnp.maximum(x[:, :, 0], x[:, :, 1]).reshape(count, height // 2, width // 2, 2, channels)
+    return jnp.maximum(x[:, :, :, 0], x[:, :, :, 1])

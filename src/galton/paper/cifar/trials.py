@@ -1,0 +1,208 @@
+"""One training run from start to end: resumed if it was broken off, kept as JSON once it is done."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from galton import files
+from galton.errors import InvalidFile
+from galton.paper.cifar.clipping import clipped_sum
+from galton.paper.cifar.data import Cifar, Part
+from galton.paper.cifar.experiment import Method, Setting
+from galton.paper.cifar.models import Network, Params
+from galton.paper.provenance import machine
+from galton.plan import Plan
+from galton.provenance import now, versions
+from galton.sampling.schedule import Progress
+from galton.training.jax import train
+from galton.workloads import cooldown
+
+FORMAT, VERSION = "galton-cifar-trial", 1
+LOOKS = 5
+"""How often accuracy is measured, at equal distances and in the end."""
+SEEN = 10_000
+"""Training examples by which a learning rate is chosen: the test set has no part in that."""
+SAVES = 8
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Which run: a model, a method, a guarantee, a learning rate, and the number of the trial."""
+
+    model: str
+    method: str
+    epsilon: float
+    rate: float
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.model}-{self.method}-epsilon{self.epsilon:g}-rate{self.rate:g}-{self.number}"
+
+    @property
+    def seed(self) -> int:
+        """Of batches and noise: these are public studies on public data, which can be repeated."""
+        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "big")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are.
+
+    Attributes:
+      results: plans and finished trials; nothing there is secret.
+      runs: runs under way, with their keys and their batches. A run is deleted from here when it is done.
+    """
+
+    results: Path
+    runs: Path
+
+    @property
+    def plans(self) -> Path:
+        """Folder of plans."""
+        return self.results / "plans"
+
+    def file(self, trial: Trial) -> Path:
+        """The file of a finished trial."""
+        return self.results / "trials" / f"{trial.name}.json"
+
+    def find(self, trial: Trial) -> dict[str, Any] | None:
+        """Returns a finished trial, or None."""
+        path = self.file(trial)
+        return _read(path) if path.exists() else None
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        """Yields all finished trials."""
+        for path in sorted((self.results / "trials").glob("*.json")):
+            yield _read(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    body = files.read_json(path)
+    if body.get("format") != FORMAT or body.get("version") != VERSION:
+        raise InvalidFile(f"{path}: must be a {FORMAT} of version {VERSION}")
+    return body
+
+
+def run_trial(
+    trial: Trial,
+    network: Network,
+    method: Method,
+    plan: Plan,
+    data: Cifar,
+    setting: Setting,
+    place: Place,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Trains, or goes on with a run that was broken off; writes the finished trial and returns it."""
+    folder = place.runs / f"{trial.name}-{plan.digest.removeprefix('sha256:')[:12]}"
+    looks = _Looks(folder / "looks.json", network, data, plan.rounds)
+    told = _teller(progress, trial, looks, plan.rounds)
+    begun = time.perf_counter()
+    trained = train(
+        plan,
+        folder,
+        None,
+        network.init(jax.random.key(trial.number)),
+        (data.train.images, data.train.labels),
+        _optimizer(trial.rate, setting.momentum, plan.rounds),
+        clipped=clipped_sum(network, plan.clip_norm, setting.micro_batch),
+        save_every=max(1, plan.rounds // SAVES),
+        watch=told,
+        seed=trial.seed,
+    )
+    seen = Part(data.train.images[:SEEN], data.train.labels[:SEEN])
+    body: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": trial.model,
+        "parameters": network.parameters,
+        "method": trial.method,
+        "epsilon": trial.epsilon,
+        "rate": trial.rate,
+        "trial": trial.number,
+        "seed": trial.seed,
+        "accuracy": accuracy(network, trained.params, data.test),
+        "train_accuracy": accuracy(network, trained.params, seen),
+        "curve": looks.curve,
+        "guarantee": {"epsilon": plan.epsilon, "delta": plan.delta, "adjacency": plan.adjacency},
+        "plan": plan.digest,
+        "strategy": plan.spec if not method.noise_of else f"that of {method.noise_of}",
+        "noise_multiplier": plan.noise_multiplier,
+        "rmse": plan.rmse,
+        "rounds": plan.rounds,
+        "batching": plan.scheme.kind,
+        "places": plan.physical,
+        "seconds_of_last_start": round(time.perf_counter() - begun, 1),
+        "record": trained.record,
+        "machine": machine(),
+        "versions": versions(),
+        "date": now(),
+    }
+    files.write_text(place.file(trial), files.pretty(body))
+    shutil.rmtree(folder)
+    return body
+
+
+def _optimizer(rate: float, momentum: float, rounds: int) -> optax.GradientTransformation:
+    """Gradient descent with momentum, the rate cooled down as the workload of that name says."""
+    rates = jnp.asarray(rate * cooldown(rounds), jnp.float32)
+    return optax.chain(optax.trace(momentum), optax.scale_by_learning_rate(lambda step: rates[step]))
+
+
+class _Looks:
+    """Test accuracy on the way, kept in the run's folder so that a resumed run has it all."""
+
+    def __init__(self, path: Path, network: Network, data: Cifar, rounds: int) -> None:
+        self._path, self._network, self._data = path, network, data
+        self.curve: list[list[float]] = files.read_json(path)["curve"] if path.exists() else []
+        self._rounds = {rounds * look // LOOKS for look in range(1, LOOKS + 1)}
+
+    def __call__(self, done: int, params: Params) -> None:
+        if done not in self._rounds:
+            return
+        found = accuracy(self._network, params, self._data.test)
+        self.curve = [*(one for one in self.curve if one[0] < done), [done, found]]
+        files.write_text(self._path, files.canonical({"curve": self.curve}))
+
+
+def _teller(progress: Progress | None, trial: Trial, looks: _Looks, rounds: int) -> Callable[[int, Params], None]:
+    def watch(done: int, params: Params) -> None:
+        looks(done, params)
+        if progress is not None:
+            last = f" | {looks.curve[-1][1]:.2%}" if looks.curve else ""
+            progress(f"{trial.name}{last}", done, rounds)
+
+    return watch
+
+
+def accuracy(network: Network, params: Params, part: Part) -> float:
+    """Returns the share of images whose class the network names."""
+    right = 0
+    for start in range(0, len(part), _AT_ONCE):
+        images = np.zeros((_AT_ONCE, *part.images.shape[1:]), np.uint8)
+        some = part.images[start : start + _AT_ONCE]
+        images[: len(some)] = some
+        named = np.asarray(_classes(network, params, images))[: len(some)]
+        right += int((named == part.labels[start : start + _AT_ONCE]).sum())
+    return right / len(part)
+
+
+def _named(network: Network, params: Params, images: Any) -> jax.Array:
+    return network.forward(params, images)[0].argmax(axis=1)
+
+
+_classes = jax.jit(_named, static_argnums=0)
