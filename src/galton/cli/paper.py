@@ -35,7 +35,7 @@ def paper(
     method: Annotated[
         str,
         typer.Option(
-            help="cifar: methods, separated by commas: bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, scaled-blt, "
+            help="cifar: methods, by commas: bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, scaled-blt, "
             "unamplified; of the practical study cut-balls-in-bins, shuffling, unamplified [all].",
         ),
     ] = "",

@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """A mechanism with its batches.
+    """A mechanism with its batches. Where these have a fixed size, neighbours differ by an example zeroed out.
 
     Attributes:
       name: as on the command line.
@@ -51,8 +51,7 @@ class Method:
       strategy: of the plan.
       noise_of: the method whose C and learning rate are taken instead.
       same_noise: take that method's noise too, whatever guarantee is left of it with these batches.
-      cut: batches have as many places as they are expected to have examples, and the rest is left out; neighbours
-        then differ by an example zeroed out.
+      cut: batches have as many places as they are expected to have examples, and the rest is left out.
     """
 
     name: str
@@ -114,8 +113,9 @@ def plan_for(
         plan = load_plan(place)
         _check_plan(plan, wanted, place)
         return plan
-    adjacency = "zero-out" if method.cut else "add-or-remove"
-    plan = make_plan(**wanted, options=Options(progress=progress, adjacency=adjacency))
+    fixed = method.cut or method.batching == "shuffle-once"  # sizes do not tell who is there
+    options = Options(progress=progress, adjacency="zero-out" if fixed else "add-or-remove")
+    plan = make_plan(**wanted, options=options)
     save_plan(plan, place)
     return plan
 
