@@ -105,7 +105,7 @@ def test_the_networks_have_the_size_and_the_scale_they_should() -> None:
     for network in NETWORKS.values():
         params = network.init(jax.random.key(1))
         assert sum(part.size for part in jax.tree.leaves(params)) == network.parameters
-        assert float(params["conv00"].std()) == pytest.approx(np.sqrt(2 / 27), rel=0.15)
+        assert float(params["conv0"].std()) == pytest.approx(np.sqrt(2 / 27), rel=0.15)
         assert not params["dense_bias"].any()
         assert network.logits(params, jnp.zeros((32, 32, 3), jnp.uint8)).shape == (10,)
     assert find_network("vgg").name == "vgg"

@@ -13,8 +13,8 @@ from galton.paper.cifar.clipping import MICRO_BATCH
 from galton.plan import Plan, load_plan, make_plan, save_plan
 from galton.sampling.schedule import Progress
 
-BANDS = 128
-"""Of a Toeplitz C. A full one would keep 2000 models in memory; it would gain 0.1% in RMSE (docs/cifar.md)."""
+BANDS = 100
+"""Of a Toeplitz C. A full one would keep 2000 models in memory, and gain 0.1% in RMSE (docs/cifar.md)."""
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """The paper's."""
 
