@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from galton.errors import InvalidFile
 from galton.paper.cifar.clipping import clipped_sum
 from galton.paper.cifar.data import Cifar, Part
 from galton.paper.cifar.experiment import Method, Setting
-from galton.paper.cifar.models import Network, Params
+from galton.paper.cifar.models import Network, Params, cross_entropy
 from galton.paper.provenance import machine
 from galton.plan import Plan
 from galton.provenance import now, versions
@@ -124,6 +125,7 @@ def run_trial(
         watch=told,
         seed=trial.seed,
     )
+    score = measure(network, trained.params, data.test)
     seen = Part(data.train.images[:SEEN], data.train.labels[:SEEN])
     body: dict[str, Any] = {
         "format": FORMAT,
@@ -135,8 +137,9 @@ def run_trial(
         "rate": trial.rate,
         "trial": trial.number,
         "seed": trial.seed,
-        "accuracy": accuracy(network, trained.params, data.test),
-        "train_accuracy": accuracy(network, trained.params, seen),
+        "accuracy": score.accuracy,
+        "loss": score.loss,
+        "train_accuracy": measure(network, trained.params, seen).accuracy,
         "curve": looks.curve,
         "guarantee": {"epsilon": plan.epsilon, "delta": plan.delta, "adjacency": plan.adjacency},
         "plan": plan.digest,
@@ -174,7 +177,7 @@ class _Looks:
     def __call__(self, done: int, params: Params) -> None:
         if done not in self._rounds:
             return
-        found = accuracy(self._network, params, self._data.test)
+        found = measure(self._network, params, self._data.test).accuracy
         self.curve = [*(one for one in self.curve if one[0] < done), [done, found]]
         files.write_text(self._path, files.canonical({"curve": self.curve}))
 
@@ -189,20 +192,33 @@ def _teller(progress: Progress | None, trial: Trial, looks: _Looks, rounds: int)
     return watch
 
 
-def accuracy(network: Network, params: Params, part: Part) -> float:
-    """Returns the share of images whose class the network names."""
-    right = 0
+class Score(NamedTuple):
+    """How good a network is.
+
+    Attributes:
+      accuracy: share of images whose class it names.
+      loss: mean cross entropy; None if that is not finite.
+    """
+
+    accuracy: float
+    loss: float | None
+
+
+def measure(network: Network, params: Params, part: Part) -> Score:
+    """Returns how good the network is on these images."""
+    right, losses = 0, []
     for start in range(0, len(part), _AT_ONCE):
-        images = np.zeros((_AT_ONCE, *part.images.shape[1:]), np.uint8)
-        some = part.images[start : start + _AT_ONCE]
-        images[: len(some)] = some
-        named = np.asarray(_classes(network, params, images))[: len(some)]
-        right += int((named == part.labels[start : start + _AT_ONCE]).sum())
-    return right / len(part)
+        images, labels = (rows[start : start + _AT_ONCE] for rows in (part.images, part.labels))
+        named, loss = _look(network, params, images, labels)
+        right += int((np.asarray(named) == labels).sum())
+        losses.append(float(loss))
+    total = sum(losses) / len(part)
+    return Score(right / len(part), total if math.isfinite(total) else None)
 
 
-def _named(network: Network, params: Params, images: Any) -> jax.Array:
-    return network.forward(params, images)[0].argmax(axis=1)
+def _classes(network: Network, params: Params, images: Any, labels: Any) -> tuple[jax.Array, jax.Array]:
+    logits, _ = network.forward(params, images)
+    return logits.argmax(axis=1), cross_entropy(logits, labels).sum()
 
 
-_classes = jax.jit(_named, static_argnums=0)
+_look = jax.jit(_classes, static_argnums=0)
