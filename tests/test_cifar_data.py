@@ -1,18 +1,15 @@
-"""CIFAR-10: files in and out, on a tiny generated set of the same format; the networks."""
+"""CIFAR-10's files, in and out, on a tiny generated set of the same format."""
 
 from __future__ import annotations
 
 import pickle
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from galton.errors import InvalidFile
 from galton.paper.cifar.data import BINARY_MD5, TEST, TRAIN, MissingData, Part, check_md5, load_cifar, to_binary
-from galton.paper.cifar.models import NETWORKS, find_network
 from tests.test_cli import galton
 
 
@@ -97,27 +94,3 @@ def test_without_the_data_one_line_says_how_to_get_it(tmp_path: Path) -> None:
         assert (found.code, found.out) == (2, "")
         assert found.err.count("\n") == 1
     assert not (tmp_path / "data").exists()
-
-
-def test_the_networks_have_the_size_and_the_scale_they_should() -> None:
-    assert NETWORKS["vgg"].parameters == 550_570
-    assert abs(NETWORKS["cnn"].parameters - 500_000) < 60_000
-    for network in NETWORKS.values():
-        params = network.init(jax.random.key(1))
-        assert sum(part.size for part in jax.tree.leaves(params)) == network.parameters
-        assert float(params["conv0"].std()) == pytest.approx(np.sqrt(2 / 27), rel=0.15)
-        assert not params["dense_bias"].any()
-        assert network.logits(params, jnp.zeros((32, 32, 3), jnp.uint8)).shape == (10,)
-    assert find_network("vgg").name == "vgg"
-
-
-def test_a_convolution_by_patches_is_a_convolution() -> None:
-    from galton.paper.cifar.models import _patches
-
-    random = np.random.default_rng(0)
-    image, kernel = random.normal(size=(8, 8, 3)), random.normal(size=(3, 3, 3, 5))
-    found = _patches(jnp.asarray(image)) @ kernel.reshape(27, 5)
-    expected = jax.lax.conv_general_dilated(
-        jnp.asarray(image)[None], jnp.asarray(kernel), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )[0]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,207 @@
+"""Training on a tiny set in the format of CIFAR-10: trials, resumption, tables, the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from galton.errors import InvalidArgument
+from galton.paper.cifar.data import Cifar, Part
+from galton.paper.cifar.experiment import METHODS, PRACTICAL, Setting, find_methods, plan_for
+from galton.paper.cifar.study import STUDIES, Runner, Wish, default_rates, write_table
+from galton.paper.cifar.table import best_rate, interval
+from galton.paper.cifar.trials import Place, Trial
+from galton.paper.writing import read_rows
+from galton.plan import load_plan
+from tests.marks import SLOW
+from tests.test_cli import galton
+
+TINY = Setting(batch_size=10, epochs=2, delta=1e-3, micro_batch=5)
+
+
+def striped(count: int, seed: int) -> Part:
+    """Images whose class shows: one of ten rows of bricks is bright."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 10, count).astype(np.int32)
+    images = random.integers(0, 60, (count, 32, 32, 3), dtype=np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[3 * label : 3 * label + 3] += 180
+    return Part(images, labels)
+
+
+@pytest.fixture(scope="module")
+def data() -> Cifar:
+    return Cifar(striped(60, 1), striped(40, 2))
+
+
+def place(folder: Path) -> Place:
+    return Place(folder / "results" / "cifar", folder / "runs")
+
+
+def wish(*methods: str, trials: int = 1, rates: tuple[float, ...] | None = (0.1,)) -> Wish:
+    known = METHODS | PRACTICAL
+    return Wish("cnn", [known[name] for name in methods], (4.0,), trials, rates)
+
+
+class Broken(Exception):
+    """The power is gone."""
+
+
+def test_a_run_that_is_killed_goes_on_and_ends_the_same(data: Cifar, tmp_path: Path) -> None:
+    trial = Trial("cnn", "unamplified", 4.0, 0.1, 1)
+    whole = place(tmp_path / "whole")
+    Runner(data, whole, TINY).run(wish("unamplified"))
+
+    def breaking(what: str, done: int, total: int) -> None:
+        if trial.name in what and done == 7:
+            raise Broken
+
+    other = place(tmp_path / "broken")
+    other.plans.parent.mkdir(parents=True)
+    whole.plans.rename(other.plans)
+    with pytest.raises(Broken):
+        Runner(data, other, TINY, breaking).run(wish("unamplified"))
+    assert other.find(trial) is None
+    assert len(list(other.runs.iterdir())) == 1
+    Runner(data, other, TINY).run(wish("unamplified"))
+    first, second = whole.find(trial), other.find(trial)
+    assert first is not None
+    assert second is not None
+    for name in ("accuracy", "loss", "train_accuracy", "curve", "plan", "seed"):
+        assert first[name] == second[name], name
+    assert (first["record"]["resumptions"], second["record"]["resumptions"]) == (0, 1)
+    assert second["record"]["completed"]
+    assert second["record"]["rounds_done"] == 12
+    assert [done for done, _ in second["curve"]] == [2, 4, 7, 9, 12]
+
+
+def test_a_finished_run_leaves_its_record_and_no_secret(data: Cifar, tmp_path: Path) -> None:
+    where = place(tmp_path)
+    Runner(data, where, TINY).run(wish("unamplified"))
+    assert list(where.runs.iterdir()) == []
+    (found,) = where.all()
+    plan = load_plan(where.plans / "unamplified-epsilon4")
+    assert found["plan"] == found["record"]["plan"] == plan.digest
+    assert found["guarantee"] == {"epsilon": 4.0, "delta": 1e-3, "adjacency": "zero-out"}
+    before = where.file(Trial("cnn", "unamplified", 4.0, 0.1, 1)).stat().st_mtime_ns
+    Runner(data, where, TINY).run(wish("unamplified"))  # nothing is missing
+    assert where.file(Trial("cnn", "unamplified", 4.0, 0.1, 1)).stat().st_mtime_ns == before
+
+
+def test_training_learns_what_can_be_learnt(tmp_path: Path) -> None:
+    """With little noise; chance is 10%."""
+    data = Cifar(striped(400, 3), striped(200, 4))
+    setting = Setting(batch_size=40, epochs=5, delta=1e-3)
+    where = place(tmp_path)
+    Runner(data, where, setting).run(Wish("cnn", [METHODS["unamplified"]], (30.0,), 1, (0.1,)))
+    (found,) = where.all()
+    assert found["accuracy"] > 0.9
+
+
+def test_the_best_rate_is_chosen_by_training_accuracy_and_gets_the_other_trials(data: Cifar, tmp_path: Path) -> None:
+    where = place(tmp_path)
+    Runner(data, where, TINY).run(wish("unamplified", trials=2, rates=(0.1, 1e-9)))
+    trials = list(where.all())
+    assert len(trials) == 3
+    first = {one["rate"]: one["train_accuracy"] for one in trials if one["trial"] == 1}
+    best = max(first, key=lambda rate: first[rate])
+    assert [one["rate"] for one in trials if one["trial"] == 2] == [best] == [best_rate(trials)]
+    result, paths = write_table(STUDIES["cifar"], where, tmp_path / "results")
+    (row,) = read_rows(tmp_path / "results" / "cifar.csv", result.columns)
+    chosen = [100 * one["accuracy"] for one in trials if one["rate"] == best]
+    assert row["accuracy"] == pytest.approx(np.mean(chosen))
+    assert (row["trials"], row["rate"]) == (2, best)
+    assert {path.name for path in paths} == {f"cifar.{ending}" for ending in ("csv", "txt", "png", "pdf", "json")}
+    assert all(path.exists() for path in paths)
+
+
+def test_the_interval_is_students() -> None:
+    values = [50.0, 52.0, 51.5]
+    mean, low, high = interval(values)
+    assert (low, high) == pytest.approx(student.interval(0.95, 2, loc=mean, scale=np.std(values, ddof=1) / np.sqrt(3)))
+    assert interval([50.0]) == (50.0, None, None)
+
+
+def test_the_practical_study_trains_on_batches_that_are_cut(data: Cifar, tmp_path: Path) -> None:
+    where = place(tmp_path)
+    Runner(data, where, TINY).run(wish("blt"))
+    Runner(data, where, TINY).run(wish("cut-balls-in-bins", "shuffling", rates=None))
+    blt, cut, shuffled = (
+        load_plan(where.plans / f"{name}-epsilon4") for name in ("blt", "cut-balls-in-bins", "shuffling")
+    )
+    assert blt.physical > cut.physical == shuffled.physical == 10
+    assert blt.strategy.digest == cut.strategy.digest == shuffled.strategy.digest
+    assert cut.adjacency == "zero-out"
+    assert cut.truncation.probability > 0.5
+    assert shuffled.noise_multiplier == pytest.approx(blt.noise_multiplier, rel=1e-6)
+    assert shuffled.epsilon > 4
+    found = {one["method"]: one for one in where.all()}
+    assert found["shuffling"]["guarantee"]["epsilon"] == shuffled.epsilon
+    assert {one["rate"] for one in found.values()} == {0.1}, "the rate of the method whose noise it is"
+    result, _ = write_table(STUDIES["cifar-practical"], where, tmp_path / "results")
+    assert [row["series"] for row in result.rows] == [PRACTICAL[n].words for n in ("cut-balls-in-bins", "shuffling")]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW) for name in METHODS])
+def test_every_method_has_a_plan(name: str, data: Cifar, tmp_path: Path) -> None:
+    method = METHODS[name]
+    plan = plan_for(method, 4.0, len(data.train), TINY, tmp_path)
+    assert plan.scheme.kind.startswith(method.batching.split("-")[0])
+    assert plan.rounds == 12
+    assert plan_for(method, 4.0, len(data.train), TINY, tmp_path).digest == plan.digest
+
+
+def test_a_plan_for_something_else_is_refused(data: Cifar, tmp_path: Path) -> None:
+    plan_for(METHODS["unamplified"], 4.0, 60, TINY, tmp_path)
+    with pytest.raises(InvalidArgument, match="examples"):
+        plan_for(METHODS["unamplified"], 4.0, 61, TINY, tmp_path)
+
+
+def test_default_rates_are_three_and_grow_with_epsilon() -> None:
+    grids = [default_rates(epsilon) for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0)]
+    assert all(len(set(grid)) == 3 for grid in grids)
+    assert [grid[0] for grid in grids] == sorted(grid[0] for grid in grids)
+
+
+def test_methods_are_found_by_name() -> None:
+    assert find_methods("all", METHODS) == list(METHODS.values())
+    assert [one.name for one in find_methods("blt,toeplitz", METHODS)] == ["blt", "toeplitz"]
+    with pytest.raises(InvalidArgument, match="method"):
+        find_methods("blt,other", METHODS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("cifar", "--method", "dpsgd"), "method"),
+        (("cifar", "--epsilon", "0"), "epsilon"),
+        (("cifar", "--epsilon", "one"), "epsilon"),
+        (("cifar", "--rate", "-1"), "rate"),
+        (("cifar", "--trials", "0"), "trials"),
+        (("cifar", "--model", "resnet"), "model"),
+        (("cifar", "--seed", "2"), "seed"),
+        (("cifar-practical", "--fresh"), "fresh"),
+        (("cifar-practical", "--method", "blt"), "method"),
+        (("dpsgd", "--trials", "2"), "trials"),
+        (("cifar",), "fetch-cifar"),
+    ],
+)
+def test_wrong_words_are_named_in_one_line(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
+    found = galton("paper", *arguments, "--data", str(tmp_path / "nothing"), "-o", str(tmp_path / "results"))
+    if arguments[0] == "dpsgd":
+        found = galton("paper", *arguments, "-o", str(tmp_path / "results"))
+    assert (found.code, found.out) == (2, "")
+    assert named in found.err
+    assert found.err.count("\n") == 1
+
+
+def test_a_table_can_be_drawn_again_without_the_data(data: Cifar, tmp_path: Path) -> None:
+    where = place(tmp_path)
+    Runner(data, where, TINY).run(wish("unamplified"))
+    found = galton("paper", "cifar", "--redraw", "--json", "-o", str(tmp_path / "results"))
+    assert found.code == 0
+    assert [row["trials"] for row in json.loads(found.out)["rows"]] == [1]
