@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 RESULTS = Path(__file__).parent / "results"
+Step = Callable[[], None]
 
 
 def write(name: str, rows: list[dict[str, Any]], **more: Any) -> Path:
@@ -42,3 +46,16 @@ def markdown(name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
     path = RESULTS / f"{name}.md"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def measured(steps: dict[str, Step], count: int) -> dict[str, tuple[float, float]]:
+    """Least and median milliseconds of each, taking turns so that both see the same load."""
+    for step in steps.values():
+        step()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(count):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: (min(found), float(np.median(found))) for name, found in times.items()}

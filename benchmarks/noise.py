@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax_privacy import noise_addition
 from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
 
 import galton
-from benchmarks.common import markdown, write
+from benchmarks.common import Step, markdown, measured, write
 from galton.noise import CorrelatedNoise
 
 ROUNDS, STEPS = 2048, 12
 DECAY, SCALE = [0.99, 0.9, 0.7, 0.3], [0.1, 0.1, 0.1, 0.15]
 BLT, BANDS = galton.Blt(ROUNDS, DECAY, SCALE), galton.square_root(ROUNDS, 64)
-
-Step = Callable[[], None]
 
 
 def ours(strategy: galton.Strategy, size: int) -> Step:
@@ -73,19 +68,6 @@ def blt_matrix() -> Any:
 def band_matrix() -> Any:
     """The same 64 bands."""
     return toeplitz.inverse_as_streaming_matrix(jnp.asarray(BANDS.coefficients, jnp.float32))
-
-
-def measured(steps: dict[str, Step], count: int) -> dict[str, tuple[float, float]]:
-    """Least and median milliseconds of each, taking turns so that both see the same load."""
-    for step in steps.values():
-        step()
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(count):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: (min(found), float(np.median(found))) for name, found in times.items()}
 
 
 def main() -> None:
