@@ -66,7 +66,7 @@ PARTS = [
     (
         "A step on CIFAR-10",
         "cifar",
-        "Seconds a training step on 500 images, per-example clipping, noise and update included (torch.func: clipped sum "
+        "Seconds a training step on 500 images, clipping, noise and update included (torch.func: the clipped sum "
         "only), taking turns in one run. Run: `python benchmarks/cifar.py`.",
     ),
     (
