@@ -27,7 +27,7 @@ lint: $(STAMP)
 
 benchmarks: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[benchmarks]"
-	for name in certificates sampling many_bins agreement optimize noise report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in certificates sampling many_bins agreement optimize noise cifar report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 $(BASE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
