@@ -1,4 +1,4 @@
-"""Seconds a training step on 500 images of CIFAR-10's size, per-example clipping, noise and update included.
+"""Seconds a training step on 500 images of CIFAR-10's size: per-example clipping and, but for torch, noise and update.
 
 Ours against the general method of `training.jax` (a gradient for every example by vmap) with the same patches or with
 XLA's convolution, and against torch.func, taking turns in one run.

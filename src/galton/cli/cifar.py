@@ -87,7 +87,8 @@ def run_study(name: str, said: CifarOptions, output: Path, redraw: bool, as_json
             try:
                 Runner(data, place, progress=progress).run(wish)
             except KeyboardInterrupt:
-                write_table(study, place, output)
+                if any(trial["method"] in study.methods for trial in place.all()):
+                    write_table(study, place, output)
                 raise
     result, paths = write_table(study, place, output)
     return print_result(result, paths, output, as_json)

@@ -27,7 +27,7 @@ def paper(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")] = Path("results"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache or the folder holds.")] = False,
     redraw: Annotated[
-        bool, typer.Option("--redraw", help="Text and pictures anew from the CSV in the folder.")
+        bool, typer.Option("--redraw", help="Text and pictures anew from what is in the folder.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn; kept with the result.")] = 1,
     as_json: options.AsJson = False,

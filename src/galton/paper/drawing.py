@@ -19,6 +19,13 @@ _STYLES: dict[str, tuple[str, str, str]] = {
     "scaled Toeplitz": (">", "--", "#4b1d5c"),
     "column-banded": ("P", "-.", "#b08a00"),
     "best of ours": ("*", "-", "black"),
+    "BandMF, Poisson": ("s", "--", "#c8551b"),
+    "BandMF, balls-in-bins": ("o", "-", "#0b3c6f"),
+    "BLT-4, balls-in-bins": ("v", ":", "#2a8fa8"),
+    "Toeplitz, balls-in-bins": ("D", "-.", "#123a5e"),
+    "scaled BLT-4, balls-in-bins": ("<", "-", "#8a4f9e"),
+    "balls-in-bins, cut to size": ("o", "-", "#2a8fa8"),
+    "shuffling, same noise": ("^", "--", "#b08a00"),
 }
 _STEPS = (5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 _TICKS = [[digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]]
@@ -35,9 +42,9 @@ def style(series: str, index: int = 0) -> dict[str, Any]:
         "marker": marker,
         "linestyle": line,
         "color": colour,
-        "markersize": 9 if wide else 5.5,
-        "linewidth": 1.4,
-        "markerfacecolor": "none" if marker in "s^vD<>" else colour,
+        "markersize": 12 if wide else 5.5,
+        "linewidth": 0.7 if wide else 1.4,
+        "markerfacecolor": "none" if marker in "s^vD<>*" else colour,
     }
 
 

@@ -65,19 +65,26 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch: int | None = None) ->
         size = mask.shape[0]
         if micro_batch is None or count("micro_batch", micro_batch) >= size:
             return together(params, batch, mask)
-        parts = math.ceil(size / micro_batch)
-
-        def cut(rows: Any) -> jax.Array:
-            padded = jnp.pad(jnp.asarray(rows), [(0, parts * micro_batch - size)] + [(0, 0)] * (jnp.ndim(rows) - 1))
-            return padded.reshape(parts, micro_batch, *padded.shape[1:])
 
         def add(sums: Tree, part: tuple[Tree, jax.Array]) -> tuple[Tree, None]:
             return jax.tree.map(jnp.add, sums, together(params, *part)), None
 
         nothing = jax.tree.map(lambda part: jnp.zeros_like(_single(part)), params)
-        return jax.lax.scan(add, nothing, (jax.tree.map(cut, batch), cut(mask)))[0]
+        return jax.lax.scan(add, nothing, in_micro_batches((batch, mask), micro_batch))[0]
 
     return total
+
+
+def in_micro_batches(rows: Tree, micro_batch: int) -> Tree:
+    """Returns arrays (parts, micro_batch, ...) for arrays (size, ...), zeros after the last row."""
+
+    def cut(one: Any) -> jax.Array:
+        one = jnp.asarray(one)
+        parts = math.ceil(one.shape[0] / micro_batch)
+        padded = jnp.pad(one, [(0, parts * micro_batch - one.shape[0])] + [(0, 0)] * (one.ndim - 1))
+        return padded.reshape(parts, micro_batch, *padded.shape[1:])
+
+    return jax.tree.map(cut, rows)
 
 
 def _single(part: jax.Array) -> jax.Array:

@@ -10,16 +10,15 @@ reaches the outputs of each layer, example by example; with the inputs that make
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 
 from galton.errors import count, positive
 from galton.paper.cifar.models import Network, Params, cross_entropy
-from galton.training.jax import ClippedSum
+from galton.training.jax import ClippedSum, in_micro_batches
 from galton.training.run import ROUNDING
 
+FULL = jax.lax.Precision.HIGHEST
 MICRO_BATCH = 20
 """Examples at one time: larger ones fall out of a processor's cache."""
 
@@ -35,7 +34,7 @@ class _Dense:
         """Returns the weighted sums over examples, those that are not usable left out."""
         inputs = jnp.where(usable[:, None], self._inputs, 0)
         reaching = jnp.where(usable[:, None], self._reaching, 0) * weight[:, None]
-        return inputs.T @ reaching, reaching.sum(axis=0)
+        return jnp.matmul(inputs.T, reaching, precision=FULL), reaching.sum(axis=0)
 
 
 class _Convolution:
@@ -50,15 +49,18 @@ class _Convolution:
         """Returns the weighted sums over examples, those that are not usable left out."""
         kernel = jnp.where(usable[:, None, None], self._kernel, 0)
         bias = jnp.where(usable[:, None], self._bias, 0)
-        return jnp.einsum("n,nkc->kc", weight, kernel), weight @ bias
+        return jnp.tensordot(weight, kernel, 1, precision=FULL), jnp.matmul(weight, bias, precision=FULL)
 
 
 def clipped_sum(network: Network, clip_norm: float, micro_batch: int = MICRO_BATCH) -> ClippedSum:
     """Returns a function (params, (images, labels), mask) -> sum of the examples' clipped gradients.
 
     The guarantee is that of `training.jax.clipped_sum`: no example contributes more than `clip_norm` in l2 norm, places
-    where the mask is False and examples without a finite gradient contribute zero. Micro-batches after the last
-    place in use are not computed.
+    where the mask is False and examples without a finite gradient contribute zero. Sums are taken at full precision
+    on every device: the norms would not hold for rounded ones.
+
+    Micro-batches after the last place in use are not computed. So the time of a step tells about how large the batch
+    was, which does not matter in a study on public data.
     """
     positive("clip_norm", clip_norm)
     count("micro_batch", micro_batch)
@@ -83,15 +85,8 @@ def clipped_sum(network: Network, clip_norm: float, micro_batch: int = MICRO_BAT
         return total
 
     def total(params: Params, batch: tuple[jax.Array, jax.Array], mask: jax.Array) -> Params:
-        size = mask.shape[0]
-        parts = math.ceil(size / micro_batch)
-
-        def cut(rows: jax.Array) -> jax.Array:
-            padded = jnp.pad(jnp.asarray(rows), [(0, parts * micro_batch - size)] + [(0, 0)] * (jnp.ndim(rows) - 1))
-            return padded.reshape(parts, micro_batch, *padded.shape[1:])
-
-        images, labels, present = cut(batch[0]), cut(batch[1]), cut(mask)
-        last = jnp.max(jnp.where(present.any(axis=1), jnp.arange(parts), -1))
+        images, labels, present = in_micro_batches((*batch, mask), micro_batch)
+        last = jnp.max(jnp.where(present.any(axis=1), jnp.arange(present.shape[0]), -1))
 
         def add(part: jax.Array, sums: Params) -> Params:
             return jax.tree.map(jnp.add, sums, together(params, images[part], labels[part], present[part]))

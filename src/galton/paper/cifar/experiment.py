@@ -11,6 +11,7 @@ from galton.errors import InvalidArgument, choice
 from galton.gaussian import gaussian_epsilon
 from galton.paper.cifar.clipping import MICRO_BATCH
 from galton.plan import Plan, load_plan, make_plan, save_plan
+from galton.plan.accountants import SAMPLINGS
 from galton.sampling.schedule import Progress
 
 BANDS = 100
@@ -42,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """A mechanism with its batches. Where these have a fixed size, neighbours differ by an example zeroed out.
+    """A mechanism with its batches.
 
     Attributes:
       name: as on the command line.
@@ -62,6 +63,16 @@ class Method:
     same_noise: bool = False
     cut: bool = False
 
+    @property
+    def adjacency(self) -> str:
+        """Of the guarantee: where the size of batches is fixed, an example that goes leaves its place."""
+        return "zero-out" if self.cut or self.batching == "shuffle-once" else "add-or-remove"
+
+    @property
+    def rate_of(self) -> str:
+        """The method whose learning rate is taken; its own name if it is chosen for itself."""
+        return ALL[self.noise_of].rate_of if self.noise_of else self.name
+
 
 METHODS = {
     method.name: method
@@ -80,18 +91,18 @@ PRACTICAL = {
     method.name: method
     for method in (
         Method("cut-balls-in-bins", "balls-in-bins, cut to size", "balls-in-bins", noise_of="blt", cut=True),
-        Method("shuffling", "shuffling, same noise", "shuffle-once", noise_of="blt", same_noise=True),
+        Method("shuffling", "shuffling, same noise", "shuffle-once", noise_of="cut-balls-in-bins", same_noise=True),
         METHODS["unamplified"],
     )
 }
-"""The practical comparison: C and noise of optimised BLT-4, batches of exactly 500 places."""
+"""The practical comparison: C of optimised BLT-4, noise of balls-in-bins cut to batches of exactly 500 places."""
+ALL = METHODS | PRACTICAL
 
 
 def find_methods(text: str, known: dict[str, Method]) -> list[Method]:
     """Returns the methods that a list with commas names; all of them for `all`."""
-    if text == "all":
-        return list(known.values())
-    return [known[choice("method", name, ("all", *known))] for name in text.split(",")]
+    names = list(known) if text == "all" else [choice("method", name, tuple(known)) for name in text.split(",")]
+    return [known[name] for name in dict.fromkeys(names)]
 
 
 def plan_for(
@@ -108,27 +119,38 @@ def plan_for(
       progress: called as progress(what, done, total).
     """
     place = _place(method, epsilon, folder)
-    wanted = _wanted(method, epsilon, examples, setting, folder, progress)
+    source = plan_for(ALL[method.noise_of], epsilon, examples, setting, folder, progress) if method.noise_of else None
+    wanted = _wanted(method, epsilon, examples, setting, source)
     if place.exists():
         plan = load_plan(place)
-        _check_plan(plan, wanted, place)
+        _check_plan(plan, method, wanted, source, place)
         return plan
-    fixed = method.cut or method.batching == "shuffle-once"  # sizes do not tell who is there
-    options = Options(progress=progress, adjacency="zero-out" if fixed else "add-or-remove")
+    if source is not None:
+        wanted["strategy"] = str(_place(ALL[method.noise_of], epsilon, folder) / "strategy.json")
+    options = Options(progress=progress, adjacency=method.adjacency)
     plan = make_plan(**wanted, options=options)
     save_plan(plan, place)
     return plan
 
 
+def plain(value: float) -> str:
+    """Returns a number for the name of a file: all its digits, no more.
+
+    >>> plain(8.0), plain(0.1)
+    ('8', '0.1')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
 def _place(method: Method, epsilon: float, folder: Path) -> Path:
-    return folder / f"{method.name}-epsilon{epsilon:g}"
+    return folder / f"{method.name}-epsilon{plain(epsilon)}"
 
 
-def _wanted(
-    method: Method, epsilon: float, examples: int, setting: Setting, folder: Path, progress: Progress | None
-) -> dict[str, Any]:
+def _wanted(method: Method, epsilon: float, examples: int, setting: Setting, source: Plan | None) -> dict[str, Any]:
     """Arguments of `make_plan`."""
-    wanted: dict[str, Any] = {
+    if source is not None and method.same_noise:  # what the same noise guarantees when the batches are known
+        epsilon = gaussian_epsilon(setting.delta, 1 / source.noise_multiplier)
+    return {
         "examples": examples,
         "batch_size": setting.batch_size,
         "epochs": setting.epochs,
@@ -140,24 +162,24 @@ def _wanted(
         "physical": setting.batch_size if method.cut else None,
         "micro_batch": setting.micro_batch,
     }
-    if method.noise_of:
-        other = METHODS[method.noise_of]
-        source = plan_for(other, epsilon, examples, setting, folder, progress)
-        wanted["strategy"] = str(_place(other, epsilon, folder) / "strategy.json")
-        if method.same_noise:  # what the same noise guarantees when the batches are known
-            wanted["epsilon"] = gaussian_epsilon(setting.delta, 1 / source.noise_multiplier)
-    return wanted
 
 
-def _check_plan(plan: Plan, wanted: dict[str, Any], place: Path) -> None:
+def _check_plan(plan: Plan, method: Method, wanted: dict[str, Any], source: Plan | None, place: Path) -> None:
     """Refuses a plan that is there but is not the one that is wanted."""
-    found = {
-        "examples": plan.examples,
-        "epochs": plan.epochs,
-        "epsilon": plan.epsilon,
-        "delta": plan.delta,
-        "clip_norm": plan.clip_norm,
+    pairs: dict[str, tuple[Any, Any]] = {
+        name: (getattr(plan, name), wanted[name]) for name in ("examples", "epochs", "epsilon", "delta", "clip_norm")
     }
-    for name, value in found.items():
-        if value != wanted[name]:
-            raise InvalidArgument(name, wanted[name], f"the plan in {place} was made for {value}; take another folder")
+    bins = round(wanted["examples"] / wanted["batch_size"])
+    pairs["batch_size"] = (plan.examples / plan.bins, plan.examples / bins)
+    pairs["adjacency"] = (plan.adjacency, method.adjacency)
+    alike = SAMPLINGS[method.batching].make(plan.examples, plan.bins, plan.rounds, plan.strategy)
+    pairs["batching"] = (plan.scheme.kind, alike.kind)
+    if wanted["physical"] is not None:
+        pairs["physical"] = (plan.physical, wanted["physical"])
+    if source is None:
+        pairs["strategy"] = (plan.spec, wanted["strategy"])
+    else:
+        pairs["strategy"] = (plan.strategy.digest, source.strategy.digest)
+    for name, (found, needed) in pairs.items():
+        if found != needed:
+            raise InvalidArgument(name, needed, f"the plan in {place} was made for {found}; take another --output")

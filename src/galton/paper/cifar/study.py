@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from galton.errors import InvalidFile
+from galton.files import Json
 from galton.paper.cifar.data import Cifar
-from galton.paper.cifar.experiment import METHODS, PRACTICAL, Method, Setting, plan_for
+from galton.paper.cifar.experiment import ALL, METHODS, PRACTICAL, Method, Setting, plan_for
 from galton.paper.cifar.models import find_network
 from galton.paper.cifar.table import best_rate, draw, rows_of, table
-from galton.paper.cifar.trials import Place, Trial, run_trial
+from galton.paper.cifar.trials import Place, Trial, run_trial, setup_of
 from galton.paper.provenance import origin
 from galton.paper.result import Result
 from galton.paper.writing import write_json, write_pictures, write_result
@@ -83,48 +85,46 @@ class Runner:
     place: Place
     setting: Setting = field(default_factory=Setting)
     progress: Progress | None = None
+    _plans: dict[tuple[Method, float], Plan] = field(default_factory=dict)
 
     def run(self, wish: Wish) -> None:
-        """Runs all rates of all cells once, the likeliest rates first; then the other trials at the best rate."""
-        cells = [(method, epsilon) for epsilon in wish.epsilons for method in wish.methods]
-        grids = {cell: self._rates(wish, *cell) for cell in cells}
-        for turn in range(max(map(len, grids.values()), default=0)):
-            for cell in cells:
-                if turn < len(grids[cell]):
-                    self._one(wish, *cell, grids[cell][turn], 1)
-        for trial in range(2, wish.trials + 1):
+        """Runs all rates of all cells once, the likeliest rates first; then the other trials at the best of them."""
+        tuned = dict.fromkeys(ALL[method.rate_of] for method in wish.methods)
+        cells = [(method, epsilon) for epsilon in wish.epsilons for method in tuned]
+        grids = {epsilon: wish.rates or default_rates(epsilon) for epsilon in wish.epsilons}
+        for turn in range(max(map(len, grids.values()))):
             for method, epsilon in cells:
-                self._one(wish, method, epsilon, self._best(wish, method, epsilon), trial)
+                self._trial(wish.model, method, epsilon, grids[epsilon][min(turn, len(grids[epsilon]) - 1)], 1)
+        for number in range(1, wish.trials + 1):
+            for epsilon in wish.epsilons:
+                for method in wish.methods:
+                    rate = self._best(wish.model, ALL[method.rate_of], epsilon, grids[epsilon])
+                    self._trial(wish.model, method, epsilon, rate, number)
 
-    def _rates(self, wish: Wish, method: Method, epsilon: float) -> Sequence[float]:
-        if wish.rates is not None:
-            return wish.rates
-        if method.noise_of and (known := self._trials(wish.model, method.noise_of, epsilon)):
-            return [best_rate(known)]
-        return default_rates(epsilon)
+    def _best(self, model: str, method: Method, epsilon: float, rates: Sequence[float]) -> float:
+        return best_rate([self._trial(model, method, epsilon, rate, 1) for rate in rates])
 
-    def _best(self, wish: Wish, method: Method, epsilon: float) -> float:
-        return best_rate(self._trials(wish.model, method.name, epsilon))
-
-    def _trials(self, model: str, method: str, epsilon: float) -> list[dict[str, object]]:
-        wanted = (model, method, epsilon)
-        return [one for one in self.place.all() if (one["model"], one["method"], one["epsilon"]) == wanted]
-
-    def _one(self, wish: Wish, method: Method, epsilon: float, rate: float, number: int) -> None:
-        trial = Trial(wish.model, method.name, epsilon, rate, number)
-        if self.place.find(trial) is None:
-            network = find_network(wish.model)
-            plan = self._plan(method, epsilon)
-            run_trial(trial, network, method, plan, self.data, self.setting, self.place, self.progress)
+    def _trial(self, model: str, method: Method, epsilon: float, rate: float, number: int) -> Json:
+        """Returns a trial that was finished before, or is finished now."""
+        network, trial = find_network(model), Trial(model, method.name, epsilon, rate, number)
+        plan = self._plan(method, epsilon)
+        found = self.place.find(trial, setup_of(network, plan, self.setting))
+        return found or run_trial(trial, network, method, plan, self.data, self.setting, self.place, self.progress)
 
     def _plan(self, method: Method, epsilon: float) -> Plan:
-        return plan_for(method, epsilon, len(self.data.train), self.setting, self.place.plans, self.progress)
+        if (method, epsilon) not in self._plans:
+            where = self.place.plans
+            plan = plan_for(method, epsilon, len(self.data.train), self.setting, where, self.progress)
+            self._plans[method, epsilon] = plan
+        return self._plans[method, epsilon]
 
 
 def write_table(study: Study, place: Place, output: Path) -> tuple[Result, list[Path]]:
     """Writes table, text and pictures of all finished trials of a study, and where they come from."""
-    trials = list(place.all())
+    trials = [trial for trial in place.all() if trial["method"] in study.methods]
+    if not trials:
+        raise InvalidFile(f"{place.results}: has no finished trial of {study.name}; nothing is written")
     result = table(study.name, study.title, rows_of(trials, study.methods))
     paths = [*write_result(result, output), *write_pictures(study.name, draw(result.rows), output)]
-    about = origin(study.name, paths) | {"trials": sum(trial["method"] in study.methods for trial in trials)}
+    about = origin(study.name, paths) | {"trials": len(trials)}
     return result, [*paths, write_json(output / f"{study.name}.json", about)]

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
+from galton.errors import InvalidFile
 from galton.paper import drawing
-from galton.paper.cifar.experiment import METHODS, PRACTICAL, Method
+from galton.paper.cifar.experiment import ALL, Method
 from galton.paper.result import Result, Row, Rows, number
 
 LEVEL = 0.95
 COLUMNS = (
     *("model", "epsilon", "series", "accuracy", "low", "high", "trials", "rate", "rates_tried"),
-    *("guaranteed_epsilon", "strategy", "noise_multiplier", "rmse", "batching", "plan"),
+    *("guaranteed_epsilon", "adjacency", "strategy", "noise_multiplier", "rmse", "batching", "plan"),
 )
 """accuracy, low and high in per cent of the test set; rates_tried: learning rates that `rate` was chosen from."""
 
@@ -35,6 +36,11 @@ def rows_of(trials: Iterable[Finished], methods: Mapping[str, Method]) -> list[R
 
 
 def _row(method: Method, trials: Sequence[Finished]) -> Row:
+    plans = {trial["setup"]["plan"] for trial in trials}
+    if len(plans) > 1:
+        raise InvalidFile(
+            f"trials of {method.name} at epsilon {trials[0]['epsilon']:g} are of {len(plans)} plans, not one"
+        )
     rate = best_rate(trials)
     chosen = [trial for trial in trials if trial["rate"] == rate]
     mean, low, high = interval([100 * trial["accuracy"] for trial in chosen])
@@ -50,11 +56,12 @@ def _row(method: Method, trials: Sequence[Finished]) -> Row:
         "rate": rate,
         "rates_tried": " ".join(f"{one:g}" for one in sorted({trial["rate"] for trial in trials})),
         "guaranteed_epsilon": first["guarantee"]["epsilon"],
+        "adjacency": first["guarantee"]["adjacency"],
         "strategy": first["strategy"],
         "noise_multiplier": first["noise_multiplier"],
         "rmse": first["rmse"],
         "batching": first["batching"],
-        "plan": first["plan"].removeprefix("sha256:")[:12],
+        "plan": plans.pop().removeprefix("sha256:")[:12],
     }
 
 
@@ -92,8 +99,10 @@ def _text(rows: Rows) -> str:
         lines.append(f"{model}, epsilon {epsilon:g}: " + "; ".join(_words(row) for row in cell) + ".")
     lines.append(
         "Per cent of the 10,000 test images; +- is half of Student's 95% interval over runs (none for one run, "
-        "wide for two). Every learning rate tried had one run, the best by accuracy on training images was taken, "
-        "and its run counts as the first trial."
+        "wide for two). Where several learning rates were tried each had one run, the best by accuracy on training "
+        "images was taken, and its run counts as the first trial. A guarantee is that of one run with its rate given: "
+        "neither the choice of the rate nor the other runs on the same data are covered. Fixed-size batches are "
+        "for neighbours that differ by an example zeroed out, the others for one added or removed."
     )
     return "\n".join(lines)
 
@@ -101,7 +110,12 @@ def _text(rows: Rows) -> str:
 def _words(row: Row) -> str:
     spread = "" if row["high"] is None else f" +- {number(row, 'high') - number(row, 'accuracy'):.2f}"
     trials = f"{row['trials']} run" + ("" if row["trials"] == 1 else "s")
-    return f"{row['series']} {number(row, 'accuracy'):.2f}{spread} ({trials}, rate {number(row, 'rate'):g})"
+    rates = [float(one) for one in str(row["rates_tried"]).split()]
+    edge = len(rates) > 1 and number(row, "rate") in (rates[0], rates[-1])
+    rate = f"rate {number(row, 'rate'):g}" + (
+        f", the {'least' if row['rate'] == rates[0] else 'largest'} tried" if edge else ""
+    )
+    return f"{row['series']} {number(row, 'accuracy'):.2f}{spread} ({trials}, {rate})"
 
 
 def draw(rows: Rows) -> Any:
@@ -136,4 +150,4 @@ def _runs(counts: Sequence[int]) -> str:
 
 
 def _words_of_methods() -> list[str]:
-    return [method.words for method in (METHODS | PRACTICAL).values()]
+    return [method.words for method in ALL.values()]

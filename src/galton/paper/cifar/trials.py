@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +17,11 @@ import numpy as np
 import optax
 
 from galton import files
-from galton.errors import InvalidFile
+from galton.errors import InvalidArgument, InvalidFile
+from galton.files import Json
 from galton.paper.cifar.clipping import clipped_sum
 from galton.paper.cifar.data import Cifar, Part
-from galton.paper.cifar.experiment import Method, Setting
+from galton.paper.cifar.experiment import Method, Setting, plain
 from galton.paper.cifar.models import Network, Params, cross_entropy
 from galton.paper.provenance import machine
 from galton.plan import Plan
@@ -51,11 +52,11 @@ class Trial:
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.model}-{self.method}-epsilon{self.epsilon:g}-rate{self.rate:g}-{self.number}"
+        return f"{self.model}-{self.method}-epsilon{plain(self.epsilon)}-rate{plain(self.rate)}-{self.number}"
 
     @property
     def seed(self) -> int:
-        """Of batches and noise: these are public studies on public data, which can be repeated."""
+        """Of batches and noise. It is public: these are studies on public data, which can be repeated."""
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "big")
 
 
@@ -80,18 +81,39 @@ class Place:
         """The file of a finished trial."""
         return self.results / "trials" / f"{trial.name}.json"
 
-    def find(self, trial: Trial) -> dict[str, Any] | None:
-        """Returns a finished trial, or None."""
-        path = self.file(trial)
-        return _read(path) if path.exists() else None
+    def folder(self, trial: Trial, setup: Json) -> Path:
+        """Of a run under way: of another plan, network or setting it is another one."""
+        return self.runs / f"{trial.name}-{files.digest(setup).removeprefix('sha256:')[:12]}"
 
-    def all(self) -> Iterator[dict[str, Any]]:
+    def find(self, trial: Trial, setup: Json) -> Json | None:
+        """Returns a finished trial, or None; one with another plan, network or setting is refused."""
+        path = self.file(trial)
+        if not path.exists():
+            return None
+        found = _read(path)
+        for name, value in setup.items():
+            if found["setup"].get(name) != value:
+                known = f"{path} has {found['setup'].get(name)}"
+                raise InvalidArgument(f"{trial.name}: {name}", value, f"{known}; take another --output")
+        shutil.rmtree(self.folder(trial, setup), ignore_errors=True)  # if it was killed while doing so
+        return found
+
+    def all(self) -> Iterator[Json]:
         """Yields all finished trials."""
         for path in sorted((self.results / "trials").glob("*.json")):
             yield _read(path)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def setup_of(network: Network, plan: Plan, setting: Setting) -> Json:
+    """Returns all that a trial depends on beside its name, as JSON."""
+    return {
+        "plan": plan.digest,
+        "network": asdict(network) | {"convolutions": list(map(asdict, network.convolutions))},
+        "setting": asdict(setting),
+    }
+
+
+def _read(path: Path) -> Json:
     body = files.read_json(path)
     if body.get("format") != FORMAT or body.get("version") != VERSION:
         raise InvalidFile(f"{path}: must be a {FORMAT} of version {VERSION}")
@@ -107,9 +129,10 @@ def run_trial(
     setting: Setting,
     place: Place,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Trains, or goes on with a run that was broken off; writes the finished trial and returns it."""
-    folder = place.runs / f"{trial.name}-{plan.digest.removeprefix('sha256:')[:12]}"
+    setup = setup_of(network, plan, setting)
+    folder = place.folder(trial, setup)
     looks = _Looks(folder / "looks.json", network, data, plan.rounds)
     told = _teller(progress, trial, looks, plan.rounds)
     begun = time.perf_counter()
@@ -127,7 +150,7 @@ def run_trial(
     )
     score = measure(network, trained.params, data.test)
     seen = Part(data.train.images[:SEEN], data.train.labels[:SEEN])
-    body: dict[str, Any] = {
+    body: Json = {
         "format": FORMAT,
         "version": VERSION,
         "model": trial.model,
@@ -142,7 +165,7 @@ def run_trial(
         "train_accuracy": measure(network, trained.params, seen).accuracy,
         "curve": looks.curve,
         "guarantee": {"epsilon": plan.epsilon, "delta": plan.delta, "adjacency": plan.adjacency},
-        "plan": plan.digest,
+        "setup": setup,
         "strategy": plan.spec if not method.noise_of else f"that of {method.noise_of}",
         "noise_multiplier": plan.noise_multiplier,
         "rmse": plan.rmse,
@@ -150,7 +173,7 @@ def run_trial(
         "batching": plan.scheme.kind,
         "places": plan.physical,
         "seconds_of_last_start": round(time.perf_counter() - begun, 1),
-        "record": trained.record,
+        "record": {name: value for name, value in trained.record.items() if name != "signature"},  # the key is public
         "machine": machine(),
         "versions": versions(),
         "date": now(),
