@@ -233,6 +233,7 @@ def test_default_rates_are_three_and_grow_with_epsilon() -> None:
     grids = [default_rates(epsilon) for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0)]
     assert all(len(set(grid)) == 3 for grid in grids)
     assert [grid[0] for grid in grids] == sorted(grid[0] for grid in grids)
+    assert grids[0][0] < grids[2][0] < grids[4][0]
 
 
 def test_methods_are_found_by_name() -> None:

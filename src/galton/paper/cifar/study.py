@@ -66,7 +66,7 @@ class Wish:
 
 def default_rates(epsilon: float) -> tuple[float, ...]:
     """Returns the learning rates to choose from, the likeliest first: the same for every method."""
-    centre = 2.0 ** round(math.log2(epsilon) / 2 - 2)
+    centre = 2.0 ** round(math.log2(epsilon) * 2 / 3 - 4)  # 1/16 at epsilon 1, 1/4 at 8
     return (centre, centre / 2, centre * 2)
 
 
