@@ -141,7 +141,7 @@ def test_epsilon_of_one_bin_is_that_of_the_gaussian_mechanism(target: float) -> 
     assert found.epsilon == pytest.approx(gaussian_epsilon(target, 0.5), rel=0.02)
 
 
-@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace"])
+@pytest.mark.parametrize("adjacency", slow_after(1, ["add-or-remove", "replace"]))
 @pytest.mark.parametrize("bound", slow_after(1, ["sequence", "kl"]))
 def test_epsilon_inverts_delta(adjacency: str, bound: str) -> None:
     found = epsilon(TWO, 1e-3, Options(adjacency=adjacency, bound=bound, seed=1, samples=400_000))
@@ -184,7 +184,8 @@ def test_profile_of_the_gaussian_mechanism(sampler: str) -> None:
     json.dumps(found.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize("adjacency", slow_after(1, ["add-or-remove", "add", "remove"]))
+@SLOW
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "add", "remove"])
 def test_no_test_beats_the_trade_off_curve(adjacency: str) -> None:
     """The likelihood-ratio test, simulated, is never better than the curve of any adjacency that covers it."""
     pair = Pair(np.eye(16), 0.5)

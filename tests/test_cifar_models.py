@@ -15,7 +15,7 @@ from galton.paper.cifar.models import NETWORKS, Network, Params, find_network
 from galton.training.jax import clipped_sum as general_sum
 from tests.marks import SLOW, slow_after
 
-EACH = pytest.mark.parametrize("network", NETWORKS.values(), ids=list(NETWORKS))
+EACH = pytest.mark.parametrize("network", [NETWORKS["cnn"], pytest.param(NETWORKS["vgg"], marks=SLOW)])
 
 
 def batch(count: int, seed: int = 0) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ import pytest
 
 from galton.accounting import Options, delta
 from galton.cache import Cache, Json
+from galton.cli.cifar import STUDIES
 from galton.cli.paper import paper
 from galton.errors import GaltonError, InvalidArgument, InvalidFile
 from galton.pair import Pair, dominating_pair
@@ -515,7 +516,7 @@ def test_bad_input_ends_in_one_line(calls: list[str], tmp_path: Path, words: lis
 def test_the_list_names_everything_with_minutes() -> None:
     found = read(command("paper", "--list", "--json"))
     wanted = "dpsgd bandmf64 bandmf best-bands sampling-probability optimized appendix samples timing batching-picture"
-    assert set(found["results"]) == {*wanted.split(), "dimension-reduction", "sigma-table", "bands-table"}
+    assert set(found["results"]) == {*wanted.split(), "dimension-reduction", "sigma-table", "bands-table", *STUDIES}
     assert all(minutes <= 30 for name, minutes in found["minutes"].items() if name != "appendix")
     assert inspect.signature(paper).parameters["seed"].default == SEED
     shown = command("paper", "--list")

@@ -21,6 +21,7 @@ from galton.plan.accountants import room_for
 from galton.plan.folder import PLAN, STRATEGY, SUMS
 from galton.plan.guarantee import Certified
 from galton.plan.plan import leaked
+from tests.marks import SLOW
 from tests.test_cli import galton as command
 
 SMALL: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4, "epsilon": 4.0, "delta": 1e-3}
@@ -222,6 +223,7 @@ def test_one_bin_has_a_place_for_an_example_more() -> None:
     assert plan.noise_multiplier == pytest.approx(1 / galton.gaussian_mu(4.0, room_for(1e-3)), rel=0.02)
 
 
+@SLOW
 def test_the_default_strategy_is_optimised_and_beats_what_is_not() -> None:
     plan = make_plan(**{**SMALL, "epochs": 2})
     assert plan.spec == "blt:4+scale"

@@ -45,16 +45,17 @@ def settings_of(rows: Rows) -> dict[tuple[int, int], list[Row]]:
 
 
 def _text(rows: Rows) -> str:
-    parts = []
+    lines = [
+        "Banded C with its best number of bands, and our best C; its least error relative to Poisson's in brackets."
+    ]
     for (epochs, bins), own in settings_of(rows).items():
         _, poisson = ahead(own)
         least = min(by_series(own, "relative")[BEST].values())
-        parts.append(
-            f"{epochs} epochs of {bins}: banded C with Poisson is ahead of banded C with balls-in-bins at epsilon "
-            f"{listed(poisson)}, and of our best C at {listed(behind(own, BEST))}; the error of our best C is down "
-            f"to {least:.3f} of its"
+        lines.append(
+            f"{epochs} epochs of {bins}: Poisson ahead of balls-in-bins with banded C at epsilon {listed(poisson)}, of our "
+            f"best C at {listed(behind(own, BEST))} ({least:.3f})."
         )
-    return "; ".join(parts) + ". Best number of bands in each case."
+    return "\n".join(lines)
 
 
 def _draw(rows: Rows) -> Any:
@@ -82,7 +83,7 @@ def _draw(rows: Rows) -> Any:
 APPENDIX = Recipe(
     "appendix",
     "Banded and optimised C for 8, 16 and 32 epochs of 32, 64 and 128 batches, delta 1e-5",
-    60,
+    45,
     COLUMNS,
     appendix_rows,
     _text,
