@@ -52,8 +52,8 @@ def _text(rows: Rows) -> str:
         _, poisson = ahead(own)
         least = min(by_series(own, "relative")[BEST].values())
         lines.append(
-            f"{epochs} epochs of {bins}: Poisson ahead of balls-in-bins with banded C at epsilon {listed(poisson)}, of our "
-            f"best C at {listed(behind(own, BEST))} ({least:.3f})."
+            f"{epochs} epochs of {bins}: Poisson ahead of balls-in-bins with banded C at epsilon {listed(poisson)}, of "
+            f"our best C at {listed(behind(own, BEST))} ({least:.3f})."
         )
     return "\n".join(lines)
 
