@@ -51,7 +51,7 @@ def _draw(rows: Rows) -> Any:
 SAMPLING_PROBABILITY = Recipe(
     "sampling-probability",
     f"RMSE against batches per epoch, {ROUNDS} rounds, epsilon 1, delta 1e-5, best number of bands",
-    3,
+    20,
     COLUMNS,
     probability_rows,
     _text,

@@ -15,7 +15,7 @@ from galton.plan.accountants import SAMPLINGS
 from galton.sampling.schedule import Progress
 
 BANDS = 100
-"""Of a Toeplitz C. A full one would keep 2000 models in memory, and gain 0.1% in RMSE (docs/cifar.md)."""
+"""Of a Toeplitz C. A full one would keep 2000 models in memory, and gain next to nothing in RMSE (docs/cifar.md)."""
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """The paper's."""
 
