@@ -17,7 +17,7 @@ from scipy.stats import kstest
 from galton.accounting.deterministic import direction_lower_bound, direction_upper_bound
 from galton.errors import FloatArray, InvalidArgument
 from galton.pair import Direction, Pair, dominating_pair
-from galton.sampling import HalfSpaceSampler, PlainSampler, Sampler, TiltedSampler, choose_sampler, draws
+from galton.sampling import HalfSpaceSampler, PlainSampler, Sampler, Threads, TiltedSampler, choose_sampler, draws
 from galton.sampling.base import Layout, chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.frozen import frozen_estimator
@@ -147,7 +147,7 @@ def test_the_same_bits_however_chunks_are_scheduled(
 ) -> None:
     sampler = make(dominating_pair(square_root(64, 4), 32, 1.0), direction, 1.0)
     samples = 3 * sampler.layout.size + 17
-    runs = [list(draws(sampler, samples, 7, workers)) for workers in (1, 3)]
+    runs = [list(draws(sampler, samples, 7, Threads(workers))) for workers in (1, 3)]
     backwards = [sampler.draw(7, index) for index in (3, 2, 1, 0)][::-1]
     backwards[-1] = backwards[-1].first(17)
     for chunks in (runs[1], backwards):

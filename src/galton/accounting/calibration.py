@@ -114,7 +114,7 @@ def _by_plain_samples(
     def mean(direction: Direction) -> Callable[[float], float]:
         def at(multiplier: float) -> float:
             sampler = PlainSampler(pair.at(multiplier), direction)
-            run = draws(sampler, options.budget(), derived_seed(seed, "fit"), options.workers, options.progress)
+            run = draws(sampler, options.budget(), derived_seed(seed, "fit"), options.pool, options.progress)
             return float(np.sum([sampler.values(draw, epsilon).sum() for draw in run])) / options.budget()
 
         return at

@@ -265,7 +265,7 @@ def _verify(
         hopeless = EmpiricalBernstein(value_range, 1e-3, 0.02, budget)
     else:
         test = FixedSample(BOUNDS[options.bound], value_range, failure)
-    for draw in draws(sampler, budget, seed, options.workers, options.progress):
+    for draw in draws(sampler, budget, seed, options.pool, options.progress):
         test.add(sampler.values(draw, epsilon, rounding=1))
         if isinstance(test, BettingTest):
             hopeless.add(sampler.values(draw, epsilon, rounding=-1))

@@ -185,7 +185,7 @@ def observe(
             result.append(Interval(estimate, max(0.0, low.lower() - lost), min(1.0, high.upper() + lost)))
         return result
 
-    for draw in draws(sampler, budget, seed, options.workers, options.progress):
+    for draw in draws(sampler, budget, seed, options.pool, options.progress):
         for epsilon, high, low in zip(epsilons, uppers, lowers, strict=True):
             high.add(sampler.values(draw, epsilon, rounding=1))
             low.add(sampler.values(draw, epsilon, rounding=-1))

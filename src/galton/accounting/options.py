@@ -11,7 +11,7 @@ from galton.errors import choice, count, positive, probability
 from galton.pair import Direction, directions
 from galton.sampling.base import SEED_LIMIT, check_seed
 from galton.sampling.choice import SAMPLERS
-from galton.sampling.schedule import Progress
+from galton.sampling.schedule import Pool, Progress, Threads
 
 SEQUENCE = "sequence"
 DEFAULT_SAMPLES = 1 << 22
@@ -30,7 +30,7 @@ class Options:
       rel_width: width of the interval, relative to the estimate, at which a sequence stops.
       confidence: probability that all limits reported hold at once.
       seed: None takes the operating system's entropy.
-      workers: threads.
+      workers: threads, or workers elsewhere (`galton.cluster.connect`).
       progress: called as progress(what, done, total).
     """
 
@@ -41,7 +41,7 @@ class Options:
     rel_width: float = 0.02
     confidence: float = 0.999
     seed: int | None = None
-    workers: int = 2
+    workers: int | Pool = 2
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -54,12 +54,18 @@ class Options:
         probability("confidence", self.confidence)
         if self.seed is not None:
             check_seed(self.seed)
-        count("workers", self.workers, at_most=1024)
+        if not isinstance(self.workers, Pool):
+            count("workers", self.workers, at_most=1024)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         """The divergences to look at."""
         return directions(self.adjacency)
+
+    @property
+    def pool(self) -> Pool:
+        """Where samples are computed."""
+        return self.workers if isinstance(self.workers, Pool) else Threads(self.workers)
 
     def budget(self, order: int = 0) -> int:
         """Returns the samples per direction; by default fewer for a sampler of high order, whose samples cost more."""

@@ -82,6 +82,7 @@ def delta(
     confidence: options.Confidence = 0.999,
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     merge: options.Merge = None,
     allow_negative: options.AllowNegative = False,
     as_json: options.AsJson = False,
@@ -90,7 +91,7 @@ def delta(
     from galton import accounting
 
     strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
-    with show.progress_bar() as progress:
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
         how = options.sampling(
             progress,
             adjacency=adjacency,
@@ -100,7 +101,7 @@ def delta(
             rel_width=rel_width,
             confidence=confidence,
             seed=seed,
-            workers=workers,
+            workers=crew,
         )
         found = accounting.delta(pair, epsilon, how).to_json() | _described(spec, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
@@ -136,6 +137,7 @@ def epsilon(
     confidence: options.Confidence = 0.999,
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     merge: options.Merge = None,
     allow_negative: options.AllowNegative = False,
     as_json: options.AsJson = False,
@@ -144,7 +146,7 @@ def epsilon(
     from galton import accounting
 
     strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
-    with show.progress_bar() as progress:
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
         how = options.sampling(
             progress,
             adjacency=adjacency,
@@ -154,7 +156,7 @@ def epsilon(
             rel_width=rel_width,
             confidence=confidence,
             seed=seed,
-            workers=workers,
+            workers=crew,
         )
         found = accounting.epsilon(pair, delta, how).to_json() | _described(spec, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
@@ -191,6 +193,7 @@ def profile(
     confidence: options.Confidence = 0.999,
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     merge: options.Merge = None,
     allow_negative: options.AllowNegative = False,
     as_json: options.AsJson = False,
@@ -200,7 +203,7 @@ def profile(
 
     strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
-    with show.progress_bar() as progress:
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
         how = options.sampling(
             progress,
             adjacency=adjacency,
@@ -210,7 +213,7 @@ def profile(
             rel_width=rel_width,
             confidence=confidence,
             seed=seed,
-            workers=workers,
+            workers=crew,
         )
         found = accounting.profile(pair, grid, points, how).to_json() | _described(spec, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
@@ -246,6 +249,7 @@ def calibrate(
     confidence: options.Confidence = 0.999,
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     merge: options.Merge = None,
     allow_negative: options.AllowNegative = False,
     as_json: options.AsJson = False,
@@ -256,7 +260,7 @@ def calibrate(
 
     strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, merge=merge)
     matrix = strategy.check_workload(parse_workload(workload, strategy.rounds))
-    with show.progress_bar() as progress:
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
         how = options.sampling(
             progress,
             adjacency=adjacency,
@@ -264,7 +268,7 @@ def calibrate(
             samples=samples,
             confidence=confidence,
             seed=seed,
-            workers=workers,
+            workers=crew,
         )
         calibrated = accounting.calibrate(pair, epsilon, delta, how, tau)
     multiplier = calibrated.noise_multiplier
@@ -322,6 +326,7 @@ def certify(
     samples: options.Samples = None,
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     merge: options.Merge = None,
     allow_negative: options.AllowNegative = False,
     as_json: options.AsJson = False,
@@ -332,9 +337,9 @@ def certify(
     if output is not None and output.is_dir():
         raise InvalidArgument("output", str(output), "is a folder; name a file")
     _, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
-    with show.progress_bar() as progress:
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
         how = options.sampling(
-            progress, adjacency=adjacency, sampler=sampler, bound=bound, samples=samples, seed=seed, workers=workers
+            progress, adjacency=adjacency, sampler=sampler, bound=bound, samples=samples, seed=seed, workers=crew
         )
         found = accounting.certify(pair, epsilon, delta, how, tau, failure).to_json()
     if output is not None:

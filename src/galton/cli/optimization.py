@@ -43,6 +43,7 @@ def optimize(
     confidence: options.Confidence = 0.999,
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     as_json: options.AsJson = False,
 ) -> None:
     """The correlation matrix C with the least error at a target (epsilon, delta). Ctrl-C keeps the best so far."""
@@ -66,8 +67,8 @@ def optimize(
         return _classical(
             family, bins, total, epsilon, delta, matrix, workload, objective, participation, adjacency, output, as_json
         )
-    with show.progress_bar() as progress:
-        how = options.sampling(progress, adjacency=adjacency, confidence=confidence, seed=seed, workers=workers)
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
+        how = options.sampling(progress, adjacency=adjacency, confidence=confidence, seed=seed, workers=crew)
         found = run(
             family,
             bins,

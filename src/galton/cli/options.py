@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +12,7 @@ from galton.errors import InvalidArgument, count
 
 if TYPE_CHECKING:
     from galton.pair import Pair
-    from galton.sampling.schedule import Progress
+    from galton.sampling.schedule import Pool, Progress
     from galton.strategies import Strategy
 
 Spec = Annotated[
@@ -40,6 +42,9 @@ RelWidth = Annotated[float, typer.Option(help="Relative width of the interval at
 Confidence = Annotated[float, typer.Option(help="Probability that all limits hold.")]
 Seed = Annotated[int | None, typer.Option(help="Seed [from the operating system].")]
 Workers = Annotated[int, typer.Option(help="Threads.")]
+Cluster = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Sample on a Dask cluster: its scheduler, like tcp://host:8786.")
+]
 Merge = Annotated[
     int | None,
     typer.Option(
@@ -97,6 +102,18 @@ def numbers(name: str, text: str) -> list[float]:
 def warn(message: str) -> None:
     """Prints a warning on stderr."""
     typer.echo(f"galton: warning: {message}", err=True)
+
+
+@contextmanager
+def crew(workers: int, cluster: str) -> Iterator[int | Pool]:
+    """Returns who computes samples: threads, or a cluster for as long as the context is open."""
+    if not cluster:
+        yield workers
+        return
+    from galton.cluster import connect
+
+    with connect(cluster) as pool:
+        yield pool
 
 
 def sampling(progress: Progress, **words: Any) -> Any:

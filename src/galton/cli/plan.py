@@ -49,6 +49,7 @@ def plan(
     adjacency: options.Adjacency = "add-or-remove",
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Choose a strategy, calibrate the noise, certify the guarantee; write it all to one folder."""
@@ -56,7 +57,7 @@ def plan(
     from galton.plan.folder import check_free
 
     check_free(output)
-    with show.progress_bar() as progress:
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
         made = make_plan(
             examples=examples,
             batch_size=batch_size,
@@ -70,7 +71,7 @@ def plan(
             physical=physical,
             micro_batch=micro_batch,
             workload=workload,
-            options=options.sampling(progress, adjacency=adjacency, seed=seed, workers=workers),
+            options=options.sampling(progress, adjacency=adjacency, seed=seed, workers=crew),
         )
     save_plan(made, output)
     if as_json:
@@ -83,14 +84,15 @@ def verify(
     folder: Folder,
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Check a plan: that no byte was changed, and that fresh samples prove its guarantee again. Exit code 3 if not."""
     from galton.plan import load_plan, verify_plan
 
     made = load_plan(folder)
-    with show.progress_bar() as progress:
-        how = options.sampling(progress, adjacency=made.adjacency, seed=seed, workers=workers)
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
+        how = options.sampling(progress, adjacency=made.adjacency, seed=seed, workers=crew)
         found = verify_plan(made, how)
     if as_json:
         show.print_json(found.to_json() | {"path": str(folder)})

@@ -17,6 +17,7 @@ def report(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [DIR/report.html].")] = None,
     seed: options.Seed = None,
     workers: options.Workers = 2,
+    cluster: options.Cluster = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Write a plan as one HTML page, with plots: what it guarantees, why, at what cost."""
@@ -24,8 +25,8 @@ def report(
     from galton.report import REPORT, write_report
 
     made = load_plan(folder)
-    with show.progress_bar() as progress:
-        how = options.sampling(progress, adjacency=made.adjacency, seed=seed, workers=workers)
+    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
+        how = options.sampling(progress, adjacency=made.adjacency, seed=seed, workers=crew)
         path = write_report(made, output or folder / REPORT, how)
     if as_json:
         return show.print_json({"path": str(path), "plan": made.digest})

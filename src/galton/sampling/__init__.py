@@ -6,7 +6,7 @@ from galton.sampling.halfspace import HalfSpaceSampler
 from galton.sampling.maximum import MaximumSampler
 from galton.sampling.order_statistics import OrderStatisticsSampler
 from galton.sampling.plain import PlainSampler
-from galton.sampling.schedule import Progress, draws
+from galton.sampling.schedule import Pool, Progress, Threads, draws
 from galton.sampling.tilted import TiltedSampler
 
 __all__ = [
@@ -17,9 +17,11 @@ __all__ = [
     "MaximumSampler",
     "OrderStatisticsSampler",
     "PlainSampler",
+    "Pool",
     "Progress",
     "Sampler",
     "Slack",
+    "Threads",
     "TiltedSampler",
     "choose_sampler",
     "draws",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -90,6 +90,15 @@ class Sampler(ABC):
     layout: Layout
     order: int = 0
     least_epsilon: float = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Arrays of JAX travel as NumPy's, which keep all 64 bits wherever they arrive."""
+        arrays = {name: np.asarray(one) for name, one in vars(self).items() if isinstance(one, jax.Array)}
+        return {"arrays": arrays, "others": {name: one for name, one in vars(self).items() if name not in arrays}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        with wide_jax():
+            vars(self).update(state["others"], **{name: jnp.asarray(one) for name, one in state["arrays"].items()})
 
     @abstractmethod
     def value_range(self, epsilon: float) -> float:

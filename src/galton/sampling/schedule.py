@@ -1,10 +1,14 @@
-"""Chunks in order, computed by several threads: the same bits however they are scheduled."""
+"""Chunks in order, computed by a pool of workers: the same bits however they are scheduled."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
 from galton.sampling.base import Draw, Sampler
 
@@ -12,8 +16,59 @@ Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total)."""
 
 
+class Pending(Protocol):
+    """A chunk under way."""
+
+    def result(self) -> Draw:
+        """Waits for the chunk."""
+        ...
+
+    def cancel(self) -> object:
+        """Says that nobody waits for it any more."""
+        ...
+
+
+Submit = Callable[[int, int], Pending]
+"""Called as submit(seed, index)."""
+
+
+class Pool(ABC):
+    """Where chunks are computed: threads here, or workers elsewhere (`galton.cluster`)."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Chunks that are computed at one time."""
+
+    @abstractmethod
+    def drawing(self, sampler: Sampler) -> AbstractContextManager[Submit]:
+        """Brings the sampler to the workers, for as long as the context is open."""
+
+
+@dataclass(frozen=True)
+class Threads(Pool):
+    """Threads of this process."""
+
+    threads: int = 2
+
+    @property
+    def width(self) -> int:
+        return self.threads
+
+    @contextmanager
+    def drawing(self, sampler: Sampler) -> Iterator[Submit]:
+        executor = ThreadPoolExecutor(self.threads, thread_name_prefix="galton")
+        try:
+            yield lambda seed, index: executor.submit(sampler.draw, seed, index)
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+HERE = Threads()
+
+
 def draws(
-    sampler: Sampler, samples: int, seed: int, workers: int = 2, progress: Progress | None = None
+    sampler: Sampler, samples: int, seed: int, pool: Pool = HERE, progress: Progress | None = None
 ) -> Iterator[Draw]:
     """Yields chunks 0, 1, ... until `samples` samples are out, the last one cut to fit.
 
@@ -21,18 +76,19 @@ def draws(
     under way.
     """
     chunks = -(-samples // sampler.layout.size)
-    executor = ThreadPoolExecutor(workers, thread_name_prefix="galton")
-    pending: deque[Future[Draw]] = deque()
-    try:
-        done = submitted = 0
-        while done < samples:
-            while submitted < chunks and len(pending) <= workers:
-                pending.append(executor.submit(sampler.draw, seed, submitted))
-                submitted += 1
-            draw = pending.popleft().result().first(samples - done)
-            done += len(draw)
-            if progress is not None:
-                progress(f"{sampler.direction.value}, {sampler.name} sampler", done, samples)
-            yield draw
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+    pending: deque[Pending] = deque()
+    with pool.drawing(sampler) as submit:
+        try:
+            done = submitted = 0
+            while done < samples:
+                while submitted < chunks and len(pending) <= pool.width:
+                    pending.append(submit(seed, submitted))
+                    submitted += 1
+                draw = pending.popleft().result().first(samples - done)
+                done += len(draw)
+                if progress is not None:
+                    progress(f"{sampler.direction.value}, {sampler.name} sampler", done, samples)
+                yield draw
+        finally:
+            for one in pending:
+                one.cancel()

@@ -1,0 +1,124 @@
+"""The accountant's samples on more than one machine: the same chunks, computed by the workers of a Dask cluster.
+
+    dask scheduler                          on one machine
+    dask worker tcp://scheduler:8786        on each of the others, with galton[cluster] installed
+    galton certify ... --cluster tcp://scheduler:8786
+
+A chunk is a pure function of sampler, seed and index, and chunks are used in their order. So it does not matter for
+the guarantee which worker computes a chunk, whether it is computed twice, or when it arrives: a worker that dies costs
+time. The workers are trusted: one that makes up its samples makes up the guarantee.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import CancelledError
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from galton.errors import GaltonError, InvalidArgument
+from galton.provenance import versions
+from galton.sampling.base import Draw, Sampler
+from galton.sampling.schedule import Pool, Submit
+
+PATIENCE = 60.0
+"""Seconds that a cluster may be without a single worker."""
+ANSWER = 10.0
+"""Seconds in which a scheduler must answer the first call."""
+RETRIES = 3
+_GLANCE = 5.0
+
+
+class ClusterError(GaltonError, RuntimeError):
+    """The cluster did not deliver."""
+
+
+class DaskPool(Pool):
+    """The workers of a Dask cluster, as a pool that `Options.workers` takes."""
+
+    def __init__(self, client: Any) -> None:
+        """Wraps a `distributed.Client`, which remains its owner's to close."""
+        self._client = client
+
+    @property
+    def width(self) -> int:
+        # Of all workers; they may come and go.
+        return max(1, sum(self._client.nthreads().values()))
+
+    @contextmanager
+    def drawing(self, sampler: Sampler) -> Iterator[Submit]:
+        with _failures():
+            there = self._client.scatter(sampler, broadcast=True, hash=False)
+        try:
+            yield lambda seed, index: _Chunk(
+                self._client, self._client.submit(_drawn, there, seed, index, pure=False, retries=RETRIES)
+            )
+        finally:
+            there.release()
+
+
+class _Chunk:
+    """A chunk under way on the cluster."""
+
+    def __init__(self, client: Any, future: Any) -> None:
+        self._client, self._future = client, future
+
+    def result(self) -> Draw:
+        """Waits for the chunk; not for ever if no worker is left."""
+        alone_since: float | None = None
+        while True:
+            try:
+                with _failures():
+                    draw, theirs = self._future.result(timeout=_GLANCE)
+                break
+            except TimeoutError:
+                alone_since = None if self._client.nthreads() else alone_since or time.monotonic()
+                if alone_since is not None and time.monotonic() - alone_since > PATIENCE:
+                    raise ClusterError("the cluster has no worker any more") from None
+        if theirs != versions():
+            raise ClusterError(f"a worker has {theirs}, this machine {versions()}: install the same versions")
+        return draw
+
+    def cancel(self) -> None:
+        """Says that nobody waits for it any more."""
+        self._future.cancel()
+
+
+def _drawn(sampler: Sampler, seed: int, index: int) -> tuple[Draw, dict[str, str]]:
+    """What a worker does."""
+    return sampler.draw(seed, index), versions()
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Makes one line of whatever goes wrong over there; a time-out is for the caller."""
+    try:
+        yield
+    except (TimeoutError, GaltonError):
+        raise
+    except (Exception, CancelledError) as error:
+        raise ClusterError(f"the cluster failed: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def connect(address: str) -> Iterator[DaskPool]:
+    """Connects to a running Dask scheduler, e.g. tcp://host:8786 (or tls://, with Dask's own configuration).
+
+    with galton.cluster.connect("tcp://host:8786") as pool:
+        galton.certify(pair, epsilon=1.0, delta=1e-5, options=galton.Options(workers=pool))
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InvalidArgument("cluster", address, "needs Dask; pip install 'galton[cluster]'") from None
+    try:
+        client: Any = Client(address, timeout=ANSWER, set_as_default=False)  # type: ignore[no-untyped-call]
+    except (OSError, TimeoutError, ValueError) as error:
+        remedy = f"must be the address of a Dask scheduler that answers, like tcp://host:8786 ({error})"
+        raise InvalidArgument("cluster", address, remedy) from None
+    with client:
+        pool = DaskPool(client)
+        if not client.nthreads():
+            raise InvalidArgument("cluster", address, "has no workers; start some with: dask worker " + address)
+        yield pool

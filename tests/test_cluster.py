@@ -1,0 +1,222 @@
+"""Samples on a Dask cluster: the same bits as here, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import galton
+from galton import Options, cluster
+from galton.cluster import ClusterError, DaskPool, connect
+from galton.errors import InvalidArgument
+from galton.pair import Direction
+from galton.sampling import (
+    HalfSpaceSampler,
+    MaximumSampler,
+    OrderStatisticsSampler,
+    PlainSampler,
+    Sampler,
+    TiltedSampler,
+    draws,
+)
+
+PAIR = galton.dominating_pair(galton.square_root(32, 4), 8, 1.2)
+EQUAL = galton.dominating_pair(galton.identity(32), 8, 1.2)
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A scheduler and two workers, in processes of their own, as a user starts them."""
+    folder = tmp_path_factory.mktemp("cluster")
+    file = folder / "scheduler.json"
+    told = ["--scheduler-file", str(file), "--no-dashboard"]
+    with (folder / "log").open("w") as log:
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [sys.executable, "-m", "dask", *words, *told],
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+        running = [start("scheduler", "--host", "127.0.0.1", "--port", "0")]
+        running += [start("worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(folder)) for _ in "12"]
+        try:
+            until = time.monotonic() + 60
+            while not file.exists() and time.monotonic() < until:
+                time.sleep(0.1)
+            address = str(json.loads(file.read_text())["address"])
+            from distributed import Client
+
+            with Client(address, set_as_default=False) as client:  # type: ignore[no-untyped-call]
+                client.wait_for_workers(2, timeout=60)
+            yield address
+        finally:
+            for one in running:
+                one.send_signal(signal.SIGKILL)
+                one.wait()
+
+
+@pytest.fixture
+def pool(scheduler: str) -> Iterator[DaskPool]:
+    with connect(scheduler) as found:
+        yield found
+
+
+def samplers() -> list[Sampler]:
+    mixture, noise = Direction.MIXTURE_FIRST, Direction.NOISE_FIRST
+    return [
+        PlainSampler(PAIR, mixture),
+        PlainSampler(PAIR, noise, "float64"),
+        TiltedSampler(PAIR, mixture, 2.0),
+        TiltedSampler(PAIR, Direction.REPLACE, 2.0, dtype="float64"),
+        HalfSpaceSampler(PAIR, 2.0),
+        MaximumSampler(EQUAL, mixture, 2.0),
+        OrderStatisticsSampler(EQUAL, noise, 2.0),
+    ]
+
+
+@pytest.mark.parametrize("sampler", samplers(), ids=lambda one: f"{one.name}-{one.direction.value}")
+def test_a_sampler_keeps_every_bit_on_its_way(sampler: Sampler) -> None:
+    arrived: Sampler = pickle.loads(pickle.dumps(sampler))
+    sent, there = sampler.draw(5, 3), arrived.draw(5, 3)
+    assert np.array_equal(sent.loss, there.loss)
+    assert np.array_equal(sent.log_weight, there.log_weight)
+    assert np.array_equal(sampler.values(sent, 2.5, 1), arrived.values(there, 2.5, 1))
+    assert (arrived.slack, arrived.layout, arrived.value_range(2.5)) == (
+        sampler.slack,
+        sampler.layout,
+        sampler.value_range(2.5),
+    )
+    for name, value in vars(sampler).items():
+        if hasattr(value, "dtype"):
+            assert vars(arrived)[name].dtype == value.dtype
+
+
+def test_the_answers_are_those_of_this_machine_to_the_bit(pool: DaskPool) -> None:
+    assert pool.width == 2
+    here = Options(seed=3, samples=1 << 16)
+    there = replace(here, workers=pool)
+    asks: list[Callable[[Options], Any]] = [
+        lambda how: galton.delta(PAIR, 2.0, how),
+        lambda how: galton.calibrate(PAIR, 2.0, 1e-3, replace(how, sampler="plain", samples=1 << 12)),
+        lambda how: galton.certify(PAIR, 8.0, 1e-3, how),
+    ]
+    for ask in asks:
+        assert _timeless(ask(there).to_json()) == _timeless(ask(here).to_json())
+
+
+def _timeless(found: Any) -> Any:
+    if isinstance(found, dict):
+        left_out = ("seconds", "created", "attempts", "failure_probability", "statement")
+        return {name: _timeless(one) for name, one in found.items() if name not in left_out}
+    return [_timeless(one) for one in found] if isinstance(found, list | tuple) else found
+
+
+def test_stopping_early_leaves_nothing_behind(pool: DaskPool) -> None:
+    run = draws(PlainSampler(PAIR, Direction.MIXTURE_FIRST), 1 << 24, 1, pool)
+    next(run)
+    run.close()  # type: ignore[attr-defined]
+    until = time.monotonic() + 30
+    while _tasks(pool) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not _tasks(pool)
+
+
+def _tasks(pool: DaskPool) -> int:
+    return sum(len(one) for one in pool._client.has_what().values())
+
+
+def test_a_worker_that_dies_costs_time_and_nothing_else(scheduler: str, tmp_path: Path) -> None:
+    sampler = PlainSampler(PAIR, Direction.NOISE_FIRST)
+    samples = 12 * sampler.layout.size
+    expected = np.concatenate([draw.loss for draw in draws(sampler, samples, 9)])
+    with connect(scheduler) as pool:
+        third = subprocess.Popen(
+            [sys.executable, "-m", "dask", "worker", scheduler, "--nthreads", "1", "--no-nanny", "--no-dashboard"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=tmp_path,
+        )
+        pool._client.wait_for_workers(3, timeout=60)
+        found = []
+        for number, draw in enumerate(draws(sampler, samples, 9, pool)):
+            found.append(draw.loss)
+            if number == 2:
+                third.kill()
+        third.wait()
+    assert np.array_equal(np.concatenate(found), expected)
+
+
+def test_a_failure_over_there_is_one_line_here(pool: DaskPool) -> None:
+    class Broken(PlainSampler):
+        def draw(self, seed: int, index: int) -> Any:
+            raise ZeroDivisionError("oh")
+
+    with pytest.raises(ClusterError, match="the cluster failed: ZeroDivisionError: oh"):
+        list(draws(Broken(PAIR, Direction.NOISE_FIRST), 10, 1, pool))
+
+
+def test_workers_of_another_version_are_refused(pool: DaskPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "versions", lambda: {"galton": "99"})
+    with pytest.raises(ClusterError, match="install the same versions"):
+        list(draws(PlainSampler(PAIR, Direction.NOISE_FIRST), 10, 1, pool))
+
+
+def test_a_cluster_without_workers_is_told_from_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Future:
+        def result(self, timeout: float) -> Any:
+            raise TimeoutError
+
+    class Client:
+        left = 3
+
+        def nthreads(self) -> dict[str, int]:
+            self.left -= 1
+            return {"one": 1} if self.left > 0 else {}
+
+    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    with pytest.raises(ClusterError, match="no worker any more"):
+        cluster._Chunk(Client(), Future()).result()
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1:x"])
+def test_addresses_where_nobody_answers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ANSWER", 1.0)
+    with pytest.raises(InvalidArgument, match=r"cluster = .*must be the address of a Dask scheduler"), connect(address):
+        pass
+
+
+@pytest.mark.parametrize("workers", ["two", 1.5, None, 0])
+def test_workers_that_are_neither_a_number_nor_a_pool(workers: Any) -> None:
+    with pytest.raises(InvalidArgument, match="workers"):
+        Options(workers=workers)
+
+
+def test_on_the_command_line(scheduler: str) -> None:
+    words = ["delta", "sqrt:4", "-b", "8", "-e", "4", "-s", "1.2", "--epsilon", "2", "--seed", "1", "--json"]
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from galton.cli import main; main()", *words, *more], capture_output=True, text=True
+        )
+
+    here, there = run(), run("--cluster", scheduler)
+    assert (there.returncode, there.stderr) == (0, "")
+    assert _timeless(json.loads(there.stdout)) == _timeless(json.loads(here.stdout))
+    nobody = run("--cluster", "nonsense://x")
+    assert nobody.returncode == 2
+    assert nobody.stderr.startswith("galton: cluster = 'nonsense://x': must be the address of a Dask scheduler")
