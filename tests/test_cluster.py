@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import pickle
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 
 import galton
 from galton import Options, cluster
@@ -35,39 +36,47 @@ PAIR = galton.dominating_pair(galton.square_root(32, 4), 8, 1.2)
 EQUAL = galton.dominating_pair(galton.identity(32), 8, 1.2)
 
 
+class Cluster:
+    """A scheduler and workers, in processes of their own, as a user starts them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.processes = folder, list[subprocess.Popen[bytes]]()
+        self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
+        file, until = folder / "scheduler.json", time.monotonic() + 60
+        while not file.exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        self.address = str(json.loads(file.read_text())["address"])
+
+    def start_worker(self) -> None:
+        self._start("worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(self._folder))
+
+    def _start(self, *words: str) -> None:
+        told = ["--scheduler-file", str(self._folder / "scheduler.json"), "--no-dashboard"]
+        command = [sys.executable, "-m", "dask", *words, *told]
+        with (self._folder / "log").open("a") as log:
+            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder))
+
+
+@contextmanager
+def running(folder: Path, workers: int) -> Iterator[Cluster]:
+    """Yields once all workers are there."""
+    found = Cluster(folder)
+    try:
+        for _ in range(workers):
+            found.start_worker()
+        with Client(found.address, set_as_default=False) as client:  # type: ignore[no-untyped-call]
+            client.wait_for_workers(workers, timeout=60)
+        yield found
+    finally:
+        for one in found.processes:
+            one.kill()
+            one.wait()
+
+
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A scheduler and two workers, in processes of their own, as a user starts them."""
-    folder = tmp_path_factory.mktemp("cluster")
-    file = folder / "scheduler.json"
-    told = ["--scheduler-file", str(file), "--no-dashboard"]
-    with (folder / "log").open("w") as log:
-
-        def start(*words: str) -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                [sys.executable, "-m", "dask", *words, *told],
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                start_new_session=True,
-            )
-
-        running = [start("scheduler", "--host", "127.0.0.1", "--port", "0")]
-        running += [start("worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(folder)) for _ in "12"]
-        try:
-            until = time.monotonic() + 60
-            while not file.exists() and time.monotonic() < until:
-                time.sleep(0.1)
-            address = str(json.loads(file.read_text())["address"])
-            from distributed import Client
-
-            with Client(address, set_as_default=False) as client:  # type: ignore[no-untyped-call]
-                client.wait_for_workers(2, timeout=60)
-            yield address
-        finally:
-            for one in running:
-                one.send_signal(signal.SIGKILL)
-                one.wait()
+    with running(tmp_path_factory.mktemp("cluster"), workers=2) as found:
+        yield found.address
 
 
 @pytest.fixture
@@ -140,25 +149,22 @@ def _tasks(pool: DaskPool) -> int:
     return sum(len(one) for one in pool._client.has_what().values())
 
 
-def test_a_worker_that_dies_costs_time_and_nothing_else(scheduler: str, tmp_path: Path) -> None:
+def test_workers_that_die_cost_time_and_nothing_else(tmp_path: Path) -> None:
+    """The only worker, which has the sampler and all chunks so far, is killed; another one comes and goes on."""
     sampler = PlainSampler(PAIR, Direction.NOISE_FIRST)
-    samples = 12 * sampler.layout.size
+    samples = 8 * sampler.layout.size
     expected = np.concatenate([draw.loss for draw in draws(sampler, samples, 9)])
-    with connect(scheduler) as pool:
-        third = subprocess.Popen(
-            [sys.executable, "-m", "dask", "worker", scheduler, "--nthreads", "1", "--no-nanny", "--no-dashboard"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=tmp_path,
-        )
-        pool._client.wait_for_workers(3, timeout=60)
+    with running(tmp_path, workers=1) as here, connect(here.address) as pool:
         found = []
         for number, draw in enumerate(draws(sampler, samples, 9, pool)):
             found.append(draw.loss)
             if number == 2:
-                third.kill()
-        third.wait()
-    assert np.array_equal(np.concatenate(found), expected)
+                here.processes[-1].kill()
+                here.start_worker()
+        assert np.array_equal(np.concatenate(found), expected)
+        here.processes[0].kill()
+        with pytest.raises(ClusterError, match="the cluster failed"):
+            list(draws(sampler, samples, 9, pool))
 
 
 def test_a_failure_over_there_is_one_line_here(pool: DaskPool) -> None:
@@ -181,7 +187,7 @@ def test_a_cluster_without_workers_is_told_from_a_slow_one(monkeypatch: pytest.M
         def result(self, timeout: float) -> Any:
             raise TimeoutError
 
-    class Client:
+    class Waiting:
         left = 3
 
         def nthreads(self) -> dict[str, int]:
@@ -190,7 +196,7 @@ def test_a_cluster_without_workers_is_told_from_a_slow_one(monkeypatch: pytest.M
 
     monkeypatch.setattr(cluster, "PATIENCE", 0.01)
     with pytest.raises(ClusterError, match="no worker any more"):
-        cluster._Chunk(Client(), Future()).result()
+        cluster._Chunk(Waiting(), Future()).result()
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1:x"])

@@ -12,6 +12,7 @@ time. The workers are trusted: one that makes up its samples makes up the guaran
 from __future__ import annotations
 
 import time
+import warnings
 from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,12 +45,15 @@ class DaskPool(Pool):
     @property
     def width(self) -> int:
         # Of all workers; they may come and go.
-        return max(1, sum(self._client.nthreads().values()))
+        with _failures():
+            return max(1, sum(self._client.nthreads().values()))
 
     @contextmanager
     def drawing(self, sampler: Sampler) -> Iterator[Submit]:
-        with _failures():
-            there = self._client.scatter(sampler, broadcast=True, hash=False)
+        # A task, not scattered data: the scheduler can repeat it when the workers that have the sampler are lost.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")
+            there = self._client.submit(_itself, sampler, pure=False)
         try:
             yield lambda seed, index: _Chunk(
                 self._client, self._client.submit(_drawn, there, seed, index, pure=False, retries=RETRIES)
@@ -73,7 +77,8 @@ class _Chunk:
                     draw, theirs = self._future.result(timeout=_GLANCE)
                 break
             except TimeoutError:
-                alone_since = None if self._client.nthreads() else alone_since or time.monotonic()
+                with _failures():
+                    alone_since = None if self._client.nthreads() else alone_since or time.monotonic()
                 if alone_since is not None and time.monotonic() - alone_since > PATIENCE:
                     raise ClusterError("the cluster has no worker any more") from None
         if theirs != versions():
@@ -83,6 +88,11 @@ class _Chunk:
     def cancel(self) -> None:
         """Says that nobody waits for it any more."""
         self._future.cancel()
+
+
+def _itself(sampler: Sampler) -> Sampler:
+    """Brings the sampler to a worker."""
+    return sampler
 
 
 def _drawn(sampler: Sampler, seed: int, index: int) -> tuple[Draw, dict[str, str]]:

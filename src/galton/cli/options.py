@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,6 +113,7 @@ def crew(workers: int, cluster: str) -> Iterator[int | Pool]:
         return
     from galton.cluster import connect
 
+    logging.disable()  # Dask's own words: what matters of them is in the error
     with connect(cluster) as pool:
         yield pool
 
