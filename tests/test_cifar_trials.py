@@ -20,7 +20,7 @@ from galton.errors import InvalidArgument
 from galton.paper.cifar.data import Cifar, Part
 from galton.paper.cifar.experiment import METHODS, PRACTICAL, Setting, find_methods, plan_for
 from galton.paper.cifar.study import STUDIES, Runner, Wish, default_rates, write_table
-from galton.paper.cifar.table import best_rate, interval
+from galton.paper.cifar.table import best_rate, interval, pooled
 from galton.paper.cifar.trials import Place, Trial
 from galton.paper.writing import read_rows
 from galton.plan import load_plan
@@ -168,9 +168,21 @@ def test_the_best_rate_is_chosen_by_training_accuracy_and_gets_the_other_trials(
 
 def test_the_interval_is_students() -> None:
     values = [50.0, 52.0, 51.5]
-    mean, low, high = interval(values)
+    mean, low, high = interval(values, pooled([values]))
     assert (low, high) == pytest.approx(student.interval(0.95, 2, loc=mean, scale=np.std(values, ddof=1) / np.sqrt(3)))
-    assert interval([50.0]) == (50.0, None, None)
+    assert interval([50.0], pooled([[50.0], [51.0]])) == (50.0, None, None)
+
+
+def test_intervals_of_pooled_spread_hold_as_often_as_they_say() -> None:
+    random, cells, tries = np.random.default_rng(1), 6, 4000
+    missed = 0
+    for _ in range(tries):
+        runs = random.normal(60.0, 0.7, (cells, 2)) + np.arange(cells)[:, None]
+        _, low, high = interval(list(runs[0]), pooled(list(map(list, runs))))
+        assert low is not None
+        assert high is not None
+        missed += not low <= 60.0 <= high
+    assert abs(missed / tries - 0.05) < 5 * np.sqrt(0.05 * 0.95 / tries)
 
 
 @SLOW

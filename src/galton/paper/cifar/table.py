@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
@@ -15,11 +15,14 @@ from galton.paper.cifar.experiment import ALL, Method
 from galton.paper.result import Result, Row, Rows, number
 
 LEVEL = 0.95
+BESIDE = 0.04
+"""How far from its mean a run is drawn."""
 COLUMNS = (
-    *("model", "epsilon", "series", "accuracy", "low", "high", "trials", "rate", "rates_tried"),
+    *("model", "epsilon", "series", "accuracy", "low", "high", "trials", "accuracies", "rate", "rates_tried"),
     *("guaranteed_epsilon", "adjacency", "strategy", "noise_multiplier", "rmse", "batching", "plan"),
 )
-"""accuracy, low and high in per cent of the test set; rates_tried: learning rates that `rate` was chosen from."""
+"""accuracy, low, high, and accuracies of the single runs in per cent of the test set; rates_tried: learning rates that
+`rate` was chosen from."""
 
 Finished = Mapping[str, Any]
 
@@ -32,18 +35,32 @@ def rows_of(trials: Iterable[Finished], methods: Mapping[str, Method]) -> list[R
         if trial["method"] in methods:
             cells.setdefault((trial["model"], trial["epsilon"], trial["method"]), []).append(trial)
     ordered = sorted(cells, key=lambda cell: (cell[0], cell[1], order.index(cell[2])))
-    return [_row(methods[cell[2]], cells[cell]) for cell in ordered]
+    chosen = {cell: _chosen(methods[cell[2]], cells[cell]) for cell in ordered}
+    spreads = {
+        place: pooled([_accuracies(runs) for cell, runs in chosen.items() if cell[:2] == place])
+        for place in {cell[:2] for cell in ordered}
+    }
+    return [_row(methods[cell[2]], cells[cell], chosen[cell], spreads[cell[:2]]) for cell in ordered]
 
 
-def _row(method: Method, trials: Sequence[Finished]) -> Row:
+def _chosen(method: Method, trials: Sequence[Finished]) -> list[Finished]:
+    """The trials with the best learning rate."""
     plans = {trial["setup"]["plan"] for trial in trials}
     if len(plans) > 1:
         raise InvalidFile(
             f"trials of {method.name} at epsilon {trials[0]['epsilon']:g} are of {len(plans)} plans, not one"
         )
     rate = best_rate(trials)
-    chosen = [trial for trial in trials if trial["rate"] == rate]
-    mean, low, high = interval([100 * trial["accuracy"] for trial in chosen])
+    return [trial for trial in trials if trial["rate"] == rate]
+
+
+def _accuracies(trials: Sequence[Finished]) -> list[float]:
+    return [100 * trial["accuracy"] for trial in trials]
+
+
+def _row(method: Method, trials: Sequence[Finished], chosen: Sequence[Finished], spread: Spread | None) -> Row:
+    accuracies = _accuracies(chosen)
+    mean, low, high = interval(accuracies, spread)
     first = chosen[0]
     return {
         "model": first["model"],
@@ -53,7 +70,8 @@ def _row(method: Method, trials: Sequence[Finished]) -> Row:
         "low": low,
         "high": high,
         "trials": len(chosen),
-        "rate": rate,
+        "accuracies": " ".join(f"{one:.2f}" for one in accuracies),
+        "rate": first["rate"],
         "rates_tried": " ".join(f"{one:g}" for one in sorted({trial["rate"] for trial in trials})),
         "guaranteed_epsilon": first["guarantee"]["epsilon"],
         "adjacency": first["guarantee"]["adjacency"],
@@ -61,7 +79,7 @@ def _row(method: Method, trials: Sequence[Finished]) -> Row:
         "noise_multiplier": first["noise_multiplier"],
         "rmse": first["rmse"],
         "batching": first["batching"],
-        "plan": plans.pop().removeprefix("sha256:")[:12],
+        "plan": first["setup"]["plan"].removeprefix("sha256:")[:12],
     }
 
 
@@ -73,16 +91,41 @@ def best_rate(trials: Sequence[Finished]) -> float:
     return float(max(first, key=lambda rate: first[rate]["train_accuracy"]))
 
 
-def interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Returns mean and limits of Student's 95% interval, over runs; no limits for a single run.
+class Spread(NamedTuple):
+    """How far runs of one cell lie apart.
 
-    >>> interval([1.0])
+    Attributes:
+      deviation: standard deviation of a run.
+      freedom: degrees of freedom of that estimate.
+    """
+
+    deviation: float
+    freedom: int
+
+
+def pooled(cells: Iterable[Sequence[float]]) -> Spread | None:
+    """Returns the spread of runs around the mean of their cell, taken to be that of all cells; None if no cell has two.
+
+    >>> pooled([[1.0, 3.0], [7.0, 9.0], [5.0]]) == Spread(2**0.5, 2)
+    True
+    """
+    several = [cell for cell in cells if len(cell) > 1]
+    freedom = sum(len(cell) - 1 for cell in several)
+    if not freedom:
+        return None
+    return Spread(math.sqrt(sum(float(np.var(cell)) * len(cell) for cell in several) / freedom), freedom)
+
+
+def interval(values: Sequence[float], spread: Spread | None) -> tuple[float, float | None, float | None]:
+    """Returns the mean of runs and the limits of its 95% interval by Student's distribution, if the spread is known.
+
+    >>> interval([1.0], None)
     (1.0, None, None)
     """
     mean = float(np.mean(values))
-    if len(values) < 2:
+    if spread is None:
         return mean, None, None
-    half = student.ppf((1 + LEVEL) / 2, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = student.ppf((1 + LEVEL) / 2, spread.freedom) * spread.deviation / math.sqrt(len(values))
     return mean, mean - half, mean + half
 
 
@@ -98,11 +141,12 @@ def _text(rows: Rows) -> str:
         cell.sort(key=lambda row: -number(row, "accuracy"))
         lines.append(f"{model}, epsilon {epsilon:g}: " + "; ".join(_words(row) for row in cell) + ".")
     lines.append(
-        "Per cent of the 10,000 test images; +- is half of Student's 95% interval over runs (none for one run, "
-        "wide for two). Where several learning rates were tried each had one run, the best by accuracy on training "
-        "images was taken, and its run counts as the first trial. A guarantee is that of one run with its rate given: "
-        "neither the choice of the rate nor the other runs on the same data are covered. Fixed-size batches are "
-        "for neighbours that differ by an example zeroed out, the others for one added or removed."
+        "Per cent of the 10,000 test images; +- is half of Student's 95% interval over runs, whose spread is pooled "
+        "over the methods with the same model and epsilon (none where nothing was run twice). Where several learning "
+        "rates were tried each had one run, the best by accuracy on training images was taken, and its run counts as "
+        "the first trial. A guarantee is that of one run with its rate given: neither the choice of the rate nor the "
+        "other runs on the same data are covered. Fixed-size batches are for neighbours that differ by an example "
+        "zeroed out, the others for one added or removed."
     )
     return "\n".join(lines)
 
@@ -119,27 +163,32 @@ def _words(row: Row) -> str:
 
 
 def draw(rows: Rows) -> Any:
-    """Accuracy over epsilon, a panel for each model."""
+    """Accuracy of the methods side by side at every epsilon, with each run as a dot; a panel for each model."""
     models = list(dict.fromkeys(str(row["model"]) for row in rows))
     figure, axes = drawing.canvas(columns=max(1, len(models)), width=6.4 * max(1, len(models)), height=4.4)
     for axis, model in zip(np.ravel(axes), models, strict=False):
         shown = [row for row in rows if row["model"] == model]
         names = [name for name in _words_of_methods() if any(row["series"] == name for row in shown)]
+        epsilons = sorted({number(row, "epsilon") for row in shown})
         for index, name in enumerate(names):
             of = [row for row in shown if row["series"] == name]
-            shift = 2 ** (0.06 * (index - (len(names) - 1) / 2))  # so that bars do not hide each other
-            places = [number(row, "epsilon") * shift for row in of]
+            shift = 0.8 * ((index + 0.5) / len(names) - 0.5)
+            places = [epsilons.index(number(row, "epsilon")) + shift for row in of]
             means = [number(row, "accuracy") for row in of]
             half = [0.0 if row["high"] is None else number(row, "high") - number(row, "accuracy") for row in of]
-            axis.errorbar(places, means, yerr=half, label=name, capsize=2, elinewidth=0.8, **drawing.style(name, index))
-        axis.set_xscale("log", base=2)
-        ticks = sorted({number(row, "epsilon") for row in shown})
-        axis.set_xticks(ticks, [f"{one:g}" for one in ticks])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3, linewidth=0.6)
-        runs = sorted({int(number(row, "trials")) for row in shown})
-        axis.set(xlabel="epsilon", ylabel="test accuracy (%)", title=f"{model}, {_runs(runs)}")
-        axis.legend(fontsize="small")
+            look = drawing.style(name, index) | {"linestyle": "none"}
+            axis.errorbar(places, means, yerr=half, label=name, capsize=2, elinewidth=0.8, **look)
+            for place, row in zip(places, of, strict=True):
+                runs = [float(one) for one in str(row["accuracies"]).split()]
+                axis.plot([place + BESIDE] * len(runs), runs, ".", color=look["color"], markersize=2.5, alpha=0.6)
+        axis.set_xticks(range(len(epsilons)), [f"{one:g}" for one in epsilons])
+        axis.set_xlim(-0.5, len(epsilons) - 0.5)
+        for border in range(1, len(epsilons)):
+            axis.axvline(border - 0.5, color="0.8", linewidth=0.6)
+        axis.grid(axis="y", alpha=0.3, linewidth=0.6)
+        counts = sorted({int(number(row, "trials")) for row in shown})
+        axis.set(xlabel="epsilon", ylabel="test accuracy (%)", title=f"{model}, {_runs(counts)}")
+        axis.legend(fontsize="small", loc="upper left")
     return figure
 
 
