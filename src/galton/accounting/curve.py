@@ -118,8 +118,7 @@ def _run_by_run(
     names: set[str] = set()
     samples = 0
     for index, epsilon in enumerate(grid.tolist()):
-        if options.progress is not None:
-            options.progress("points of the curve", index, grid.size)
+        options.tell("points of the curve", index, grid.size)
         one = delta_with_failure(pair, epsilon, replace(options, progress=None), seed, share, f"point {index}")
         curve.append(Interval(one.delta, one.lower, one.upper))
         samples += one.samples

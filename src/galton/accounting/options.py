@@ -67,6 +67,11 @@ class Options:
         """Where samples are computed."""
         return self.workers if isinstance(self.workers, Pool) else Threads(self.workers)
 
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Says how far something is, if anybody listens."""
+        if self.progress is not None:
+            self.progress(what, done, total)
+
     def budget(self, order: int = 0) -> int:
         """Returns the samples per direction; by default fewer for a sampler of high order, whose samples cost more."""
         return DEFAULT_SAMPLES // (1 + order // 10) if self.samples is None else self.samples

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from galton.cli import app, options, show
+from galton.cli.groups import grouped
 from galton.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def _described(spec: str, strategy: Strategy, pair: Pair) -> dict[str, Any]:
     }
 
 
-def _mechanism(spec: str, pair: Pair) -> tuple[str, str]:
+def _words(spec: str, pair: Pair) -> tuple[str, str]:
     words = f"{spec}, {pair.rounds} rounds in {-(-pair.rounds // pair.bins)} epochs of {pair.bins} batches"
     return "mechanism", words + (f", {pair.merged} bins merged into one mode" if pair.merged > 1 else "")
 
@@ -67,53 +69,32 @@ def _directions(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 @app.command()
+@grouped
 def delta(
-    spec: options.Spec,
-    bins: options.Bins,
-    epochs: options.Epochs,
+    *,
+    mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     epsilon: options.Epsilon,
-    rounds: options.Rounds = None,
-    adjacency: options.Adjacency = "add-or-remove",
-    sampler: options.SamplerName = "auto",
-    bound: options.BoundName = "sequence",
-    samples: options.Samples = None,
-    rel_width: options.RelWidth = 0.02,
-    confidence: options.Confidence = 0.999,
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
-    merge: options.Merge = None,
-    allow_negative: options.AllowNegative = False,
+    how: options.Estimating,
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """Delta at one epsilon, with certified limits."""
     from galton import accounting
 
-    strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
-        how = options.sampling(
-            progress,
-            adjacency=adjacency,
-            sampler=sampler,
-            bound=bound,
-            samples=samples,
-            rel_width=rel_width,
-            confidence=confidence,
-            seed=seed,
-            workers=crew,
-        )
-        found = accounting.delta(pair, epsilon, how).to_json() | _described(spec, strategy, pair)
+    strategy, pair = mechanism.build(noise_multiplier)
+    with crew.at_work(**asdict(how)) as working:
+        found = accounting.delta(pair, epsilon, working).to_json() | _described(mechanism.spec, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, epsilon, adjacency)
+        _with_merge_loss(found, strategy, pair, epsilon, how.adjacency)
     if as_json:
         return show.print_json(found)
     rows = [
-        _mechanism(spec, pair),
+        _words(mechanism.spec, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-        ("epsilon", f"{epsilon:g}, {adjacency} adjacency"),
+        ("epsilon", f"{epsilon:g}, {how.adjacency} adjacency"),
         ("delta", f"{found['delta']:.4g}"),
-        ("limits", f"[{found['lower']:.4g}, {found['upper']:.4g}] with confidence {confidence:g}"),
+        ("limits", f"[{found['lower']:.4g}, {found['upper']:.4g}] with confidence {how.confidence:g}"),
         *_directions(found),
         *_merge_row(found),
         ("time", f"{found['seconds']:.1f} s, seed {found['seed']}"),
@@ -122,53 +103,32 @@ def delta(
 
 
 @app.command()
+@grouped
 def epsilon(
-    spec: options.Spec,
-    bins: options.Bins,
-    epochs: options.Epochs,
+    *,
+    mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     delta: options.Delta,
-    rounds: options.Rounds = None,
-    adjacency: options.Adjacency = "add-or-remove",
-    sampler: options.SamplerName = "auto",
-    bound: options.BoundName = "sequence",
-    samples: options.Samples = None,
-    rel_width: options.RelWidth = 0.02,
-    confidence: options.Confidence = 0.999,
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
-    merge: options.Merge = None,
-    allow_negative: options.AllowNegative = False,
+    how: options.Estimating,
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """Epsilon at one delta, with certified limits."""
     from galton import accounting
 
-    strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
-        how = options.sampling(
-            progress,
-            adjacency=adjacency,
-            sampler=sampler,
-            bound=bound,
-            samples=samples,
-            rel_width=rel_width,
-            confidence=confidence,
-            seed=seed,
-            workers=crew,
-        )
-        found = accounting.epsilon(pair, delta, how).to_json() | _described(spec, strategy, pair)
+    strategy, pair = mechanism.build(noise_multiplier)
+    with crew.at_work(**asdict(how)) as working:
+        found = accounting.epsilon(pair, delta, working).to_json() | _described(mechanism.spec, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, found["epsilon"], adjacency)
+        _with_merge_loss(found, strategy, pair, found["epsilon"], how.adjacency)
     if as_json:
         return show.print_json(found)
     rows = [
-        _mechanism(spec, pair),
+        _words(mechanism.spec, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-        ("delta", f"{delta:g}, {adjacency} adjacency"),
+        ("delta", f"{delta:g}, {how.adjacency} adjacency"),
         ("epsilon", f"{found['epsilon']:.4f}"),
-        ("limits", f"[{found['lower']:.4f}, {found['upper']:.4f}] with confidence {confidence:g}"),
+        ("limits", f"[{found['lower']:.4f}, {found['upper']:.4f}] with confidence {how.confidence:g}"),
         ("without sampling", f"at most {found['deterministic_upper']:.4f}, with certainty"),
         *_merge_row(found),
         ("time", f"{found['seconds']:.1f} s, {found['samples']:,} samples, seed {found['seed']}"),
@@ -177,105 +137,67 @@ def epsilon(
 
 
 @app.command()
+@grouped
 def profile(
-    spec: options.Spec,
-    bins: options.Bins,
-    epochs: options.Epochs,
+    *,
+    mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     epsilons: Annotated[str | None, typer.Option(help="Comma-separated epsilons [a grid down to delta 1e-9].")] = None,
     points: Annotated[int, typer.Option(help="Points of the default grid.")] = 17,
-    rounds: options.Rounds = None,
-    adjacency: options.Adjacency = "add-or-remove",
-    sampler: options.SamplerName = "auto",
-    bound: options.BoundName = "sequence",
-    samples: options.Samples = 1 << 20,
-    rel_width: options.RelWidth = 0.1,
-    confidence: options.Confidence = 0.999,
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
-    merge: options.Merge = None,
-    allow_negative: options.AllowNegative = False,
+    how: options.Drawing,
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """The curve delta(epsilon), the trade-off curve and the best possible advantage of an adversary."""
     from galton import accounting
 
-    strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
+    strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
-        how = options.sampling(
-            progress,
-            adjacency=adjacency,
-            sampler=sampler,
-            bound=bound,
-            samples=samples,
-            rel_width=rel_width,
-            confidence=confidence,
-            seed=seed,
-            workers=crew,
-        )
-        found = accounting.profile(pair, grid, points, how).to_json() | _described(spec, strategy, pair)
+    with crew.at_work(**asdict(how)) as working:
+        found = accounting.profile(pair, grid, points, working).to_json() | _described(mechanism.spec, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
     if as_json:
         return show.print_json(found)
     columns = zip(found["epsilons"], found["deltas"], found["lowers"], found["uppers"], strict=True)
     show.print_grid(
-        f"privacy profile of {_mechanism(spec, pair)[1]}",
+        f"privacy profile of {_words(mechanism.spec, pair)[1]}",
         ("epsilon", "delta", "lower", "upper"),
         [(f"{x:.4g}", f"{d:.3e}", f"{low:.3e}", f"{up:.3e}") for x, d, low, up in columns],
     )
     rows = [
         ("advantage", f"{found['advantage']:.4f}, at most {found['advantage_upper']:.4f} (total variation distance)"),
-        ("confidence", f"{confidence:g} for all limits at once"),
+        ("confidence", f"{how.confidence:g} for all limits at once"),
         ("time", f"{found['seconds']:.1f} s, {found['samples']:,} samples, seed {found['seed']}"),
     ]
     return show.print_table("", rows)
 
 
 @app.command()
+@grouped
 def calibrate(
-    spec: options.Spec,
-    bins: options.Bins,
-    epochs: options.Epochs,
+    *,
+    mechanism: options.Mechanism,
     epsilon: options.Epsilon,
     delta: options.Delta,
-    rounds: options.Rounds = None,
     tau: Annotated[float, typer.Option(help="Aim at delta / tau, so that a certificate has room.")] = 1.05,
     workload: options.WorkloadName = "prefix",
-    adjacency: options.Adjacency = "add-or-remove",
-    sampler: options.SamplerName = "auto",
-    samples: options.Samples = None,
-    confidence: options.Confidence = 0.999,
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
-    merge: options.Merge = None,
-    allow_negative: options.AllowNegative = False,
+    how: options.Calibrating,
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """The smallest noise multiplier for a target (epsilon, delta)."""
     from galton import accounting
     from galton.workloads import parse_workload
 
-    strategy, pair = options.build(spec, bins, epochs, rounds, allow_negative, merge=merge)
+    strategy, pair = mechanism.build()
     matrix = strategy.check_workload(parse_workload(workload, strategy.rounds))
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
-        how = options.sampling(
-            progress,
-            adjacency=adjacency,
-            sampler=sampler,
-            samples=samples,
-            confidence=confidence,
-            seed=seed,
-            workers=crew,
-        )
-        calibrated = accounting.calibrate(pair, epsilon, delta, how, tau)
+    with crew.at_work(**asdict(how)) as working:
+        calibrated = accounting.calibrate(pair, epsilon, delta, working, tau)
     multiplier = calibrated.noise_multiplier
-    sensitivity = strategy.sensitivity(bins)
+    sensitivity = strategy.sensitivity(mechanism.bins)
     errors = strategy.row_errors(matrix)
     sigma = multiplier * sensitivity
-    found = calibrated.to_json() | _described(spec, strategy, pair)
+    found = calibrated.to_json() | _described(mechanism.spec, strategy, pair)
     found |= {
         "sigma": sigma,
         "sensitivity": sensitivity,
@@ -284,13 +206,13 @@ def calibrate(
         "max_error": sigma * float(errors.max()),
         "workload": workload,
     }
-    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, adjacency)
+    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, how.adjacency)
     if as_json:
         return show.print_json(found)
     check = found["check"]
     rows = [
-        _mechanism(spec, pair),
-        ("target", f"({epsilon:g}, {delta:g})-DP, {adjacency} adjacency"),
+        _words(mechanism.spec, pair),
+        ("target", f"({epsilon:g}, {delta:g})-DP, {how.adjacency} adjacency"),
         ("noise multiplier", f"{multiplier:.5g} (sensitivity 1 over the whole run)"),
         ("per participation", f"{found['noise_multiplier_per_participation']:.5g} (largest column of C scaled to 1)"),
         ("sigma", f"{sigma:.5g} for C as given, clip norm 1"),
@@ -307,28 +229,20 @@ def calibrate(
 
 
 @app.command()
+@grouped
 def certify(
-    spec: options.Spec,
-    bins: options.Bins,
-    epochs: options.Epochs,
+    *,
+    mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     epsilon: options.Epsilon,
     delta: options.Delta,
-    rounds: options.Rounds = None,
     tau: Annotated[
         float | None, typer.Option(help="Room below the claim that sets the samples [1.05 or 1.25].")
     ] = None,
     failure: Annotated[float | None, typer.Option(help="Failure probability of this attempt [0.0015 * delta].")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the certificate to this file.")] = None,
-    adjacency: options.Adjacency = "add-or-remove",
-    sampler: options.SamplerName = "auto",
-    bound: options.BoundName = "sequence",
-    samples: options.Samples = None,
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
-    merge: options.Merge = None,
-    allow_negative: options.AllowNegative = False,
+    how: options.Verifying,
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """Put a claim to the test once, with fresh randomness. Exit code 0: accepted; 3: rejected."""
@@ -336,21 +250,18 @@ def certify(
 
     if output is not None and output.is_dir():
         raise InvalidArgument("output", str(output), "is a folder; name a file")
-    _, pair = options.build(spec, bins, epochs, rounds, allow_negative, noise_multiplier, merge)
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
-        how = options.sampling(
-            progress, adjacency=adjacency, sampler=sampler, bound=bound, samples=samples, seed=seed, workers=crew
-        )
-        found = accounting.certify(pair, epsilon, delta, how, tau, failure).to_json()
+    _, pair = mechanism.build(noise_multiplier)
+    with crew.at_work(**asdict(how)) as working:
+        found = accounting.certify(pair, epsilon, delta, working, tau, failure).to_json()
     if output is not None:
         files.write_text(output, json.dumps(found, indent=1, allow_nan=False) + "\n")
     if as_json:
         show.print_json(found)
     else:
         rows = [
-            _mechanism(spec, pair),
+            _words(mechanism.spec, pair),
             ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-            ("claim", f"({epsilon:g}, {delta:g})-DP, {adjacency} adjacency"),
+            ("claim", f"({epsilon:g}, {delta:g})-DP, {how.adjacency} adjacency"),
             ("verdict", "ACCEPTED" if found["accepted"] else "REJECTED"),
             ("delta at most", f"{found['delta_upper']:.4g}"),
             ("failure probability", f"{found['failure_probability']:.2g} over {found['attempts']} attempt(s)"),

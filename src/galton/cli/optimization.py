@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 
 from galton.cli import app, options, show
+from galton.cli.groups import grouped
 from galton.errors import InvalidArgument
 
 
 @app.command()
+@grouped
 def optimize(
+    *,
     family: Annotated[
         str,
         typer.Argument(metavar="FAMILY", help="blt:D, toeplitz, toeplitz:W, each also +scale, banded:W or dense."),
@@ -41,9 +44,7 @@ def optimize(
     tau: Annotated[float, typer.Option(help="Calibrate to delta / tau, so that a certificate has room.")] = 1.05,
     adjacency: options.Adjacency = "add-or-remove",
     confidence: options.Confidence = 0.999,
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """The correlation matrix C with the least error at a target (epsilon, delta). Ctrl-C keeps the best so far."""
@@ -67,8 +68,7 @@ def optimize(
         return _classical(
             family, bins, total, epsilon, delta, matrix, workload, objective, participation, adjacency, output, as_json
         )
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
-        how = options.sampling(progress, adjacency=adjacency, confidence=confidence, seed=seed, workers=crew)
+    with crew.at_work(adjacency=adjacency, confidence=confidence) as working:
         found = run(
             family,
             bins,
@@ -81,9 +81,9 @@ def optimize(
             estimator=estimator,
             samples=samples,
             iterations=iterations,
-            options=how,
+            options=working,
             tau=tau,
-            watch=lambda stage, index, value: progress(f"optimising {stage} | {value:.5g}", index, index + 10),
+            watch=lambda stage, index, value: working.tell(f"optimising {stage} | {value:.5g}", index, index + 10),
         )
     if output is not None:
         save_strategy(found.strategy, output)

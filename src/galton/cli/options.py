@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from galton.cli import show
 from galton.errors import InvalidArgument, count
 
 if TYPE_CHECKING:
+    from galton.accounting import Options
     from galton.pair import Pair
-    from galton.sampling.schedule import Pool, Progress
+    from galton.sampling import Pool
     from galton.strategies import Strategy
 
 Spec = Annotated[
@@ -60,26 +63,6 @@ WorkloadName = Annotated[
 ]
 
 
-def build(
-    spec: str,
-    bins: int,
-    epochs: int,
-    rounds: int | None,
-    allow_negative: bool,
-    noise_multiplier: float = 1.0,
-    merge: int | None = None,
-) -> tuple[Strategy, Pair]:
-    """Builds strategy and pair from the words of the command line."""
-    from galton.optimization.spec import resolve_strategy
-    from galton.pair import dominating_pair, groups_for
-
-    strategy = resolve_strategy(spec, bins, total_rounds(bins, epochs, rounds), allow_negative)
-    if strategy.has_negative:
-        warn("C has negative entries: the pair of |C| is analysed, a valid but looser bound; the noise uses C as it is")
-    groups = groups_for(bins) if merge is None else count("merge", merge)
-    return strategy, dominating_pair(strategy, bins, noise_multiplier, groups)
-
-
 def total_rounds(bins: int, epochs: int, rounds: int | None) -> int:
     """Returns the rounds of a run, the last epoch being partial if `rounds` says so."""
     count("bins", bins, at_most=10**6)
@@ -105,21 +88,97 @@ def warn(message: str) -> None:
     typer.echo(f"galton: warning: {message}", err=True)
 
 
-@contextmanager
-def crew(workers: int, cluster: str) -> Iterator[int | Pool]:
-    """Returns who computes samples: threads, or a cluster for as long as the context is open."""
-    if not cluster:
-        yield workers
-        return
-    from galton.cluster import connect
+@dataclass(frozen=True)
+class Mechanism:
+    """What is analysed."""
 
-    logging.disable()  # Dask's own words: what matters of them is in the error
-    with connect(cluster) as pool:
-        yield pool
+    spec: Spec
+    bins: Bins
+    epochs: Epochs
+    rounds: Rounds = None
+    merge: Merge = None
+    allow_negative: AllowNegative = False
+
+    def build(self, noise_multiplier: float = 1.0) -> tuple[Strategy, Pair]:
+        """Returns strategy and pair."""
+        from galton.optimization.spec import resolve_strategy
+        from galton.pair import dominating_pair, groups_for
+
+        rounds = total_rounds(self.bins, self.epochs, self.rounds)
+        strategy = resolve_strategy(self.spec, self.bins, rounds, self.allow_negative)
+        if strategy.has_negative:
+            warn(
+                "C has negative entries: the pair of |C| is analysed, a valid but looser bound; "
+                "the noise uses C as it is"
+            )
+        groups = groups_for(self.bins) if self.merge is None else count("merge", self.merge)
+        return strategy, dominating_pair(strategy, self.bins, noise_multiplier, groups)
 
 
-def sampling(progress: Progress, **words: Any) -> Any:
-    """Builds the accountant's options."""
-    from galton.accounting import Options
+@dataclass(frozen=True)
+class Neighbours:
+    """Which neighbours are told apart."""
 
-    return Options(progress=progress, **words)
+    adjacency: Adjacency = "add-or-remove"
+
+
+@dataclass(frozen=True)
+class Calibrating(Neighbours):
+    """How noise is calibrated."""
+
+    sampler: SamplerName = "auto"
+    samples: Samples = None
+    confidence: Confidence = 0.999
+
+
+@dataclass(frozen=True)
+class Verifying(Neighbours):
+    """How a claim is put to the test."""
+
+    sampler: SamplerName = "auto"
+    bound: BoundName = "sequence"
+    samples: Samples = None
+
+
+@dataclass(frozen=True)
+class Estimating(Verifying):
+    """How a number is estimated."""
+
+    rel_width: RelWidth = 0.02
+    confidence: Confidence = 0.999
+
+
+@dataclass(frozen=True)
+class Drawing(Estimating):
+    """How a curve is estimated: more roughly."""
+
+    samples: Samples = 1 << 20
+    rel_width: RelWidth = 0.1
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who computes samples, from which seed."""
+
+    seed: Seed = None
+    workers: Workers = 2
+    cluster: Cluster = ""
+
+    @contextmanager
+    def at_work(self, **words: Any) -> Iterator[Options]:
+        """Yields the accountant's options, with progress shown and the cluster, if any, connected for as long."""
+        from galton.accounting import Options
+
+        with show.progress_bar() as progress, self._pool() as pool:
+            yield Options(progress=progress, seed=self.seed, workers=pool, **words)
+
+    @contextmanager
+    def _pool(self) -> Iterator[int | Pool]:
+        if not self.cluster:
+            yield self.workers
+            return
+        from galton.cluster import connect
+
+        logging.disable()  # Dask's own words: what matters of them is in the error
+        with connect(self.cluster) as pool:
+            yield pool

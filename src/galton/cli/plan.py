@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from galton.cli import app, options, show
+from galton.cli.groups import grouped
 
 if TYPE_CHECKING:
     from galton.plan import Plan
@@ -17,7 +18,9 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a plan.")
 
 
 @app.command()
+@grouped
 def plan(
+    *,
     examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples in the data set.")],
     batch_size: Annotated[float, typer.Option("--batch-size", help="Expected size of a batch.")],
     epochs: options.Epochs,
@@ -47,9 +50,7 @@ def plan(
     micro_batch: Annotated[int, typer.Option(help="Make the places of a batch a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
     adjacency: options.Adjacency = "add-or-remove",
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """Choose a strategy, calibrate the noise, certify the guarantee; write it all to one folder."""
@@ -57,7 +58,7 @@ def plan(
     from galton.plan.folder import check_free
 
     check_free(output)
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
+    with crew.at_work(adjacency=adjacency) as working:
         made = make_plan(
             examples=examples,
             batch_size=batch_size,
@@ -71,7 +72,7 @@ def plan(
             physical=physical,
             micro_batch=micro_batch,
             workload=workload,
-            options=options.sampling(progress, adjacency=adjacency, seed=seed, workers=crew),
+            options=working,
         )
     save_plan(made, output)
     if as_json:
@@ -80,20 +81,19 @@ def plan(
 
 
 @app.command()
+@grouped
 def verify(
+    *,
     folder: Folder,
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a plan: that no byte was changed, and that fresh samples prove its guarantee again. Exit code 3 if not."""
     from galton.plan import load_plan, verify_plan
 
     made = load_plan(folder)
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
-        how = options.sampling(progress, adjacency=made.adjacency, seed=seed, workers=crew)
-        found = verify_plan(made, how)
+    with crew.at_work(adjacency=made.adjacency) as working:
+        found = verify_plan(made, working)
     if as_json:
         show.print_json(found.to_json() | {"path": str(folder)})
     else:

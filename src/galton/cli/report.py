@@ -8,16 +8,17 @@ from typing import Annotated
 import typer
 
 from galton.cli import app, options, show
+from galton.cli.groups import grouped
 from galton.cli.plan import Folder
 
 
 @app.command()
+@grouped
 def report(
+    *,
     folder: Folder,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [DIR/report.html].")] = None,
-    seed: options.Seed = None,
-    workers: options.Workers = 2,
-    cluster: options.Cluster = "",
+    crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a plan as one HTML page, with plots: what it guarantees, why, at what cost."""
@@ -25,9 +26,8 @@ def report(
     from galton.report import REPORT, write_report
 
     made = load_plan(folder)
-    with show.progress_bar() as progress, options.crew(workers, cluster) as crew:
-        how = options.sampling(progress, adjacency=made.adjacency, seed=seed, workers=crew)
-        path = write_report(made, output or folder / REPORT, how)
+    with crew.at_work(adjacency=made.adjacency) as working:
+        path = write_report(made, output or folder / REPORT, working)
     if as_json:
         return show.print_json({"path": str(path), "plan": made.digest})
     return show.print_table("report", [("plan", made.digest), ("written", str(path))])

@@ -83,7 +83,7 @@ def choose(spec: str, accountant: str, setting: Setting, options: Options) -> Ch
         workload=setting.workload,
         options=options,
         tau=TAU,
-        watch=lambda stage, index, value: _tell(options, f"optimising {stage} | {value:.5g}", index, index + 10),
+        watch=lambda stage, index, value: options.tell(f"optimising {stage} | {value:.5g}", index, index + 10),
     )
     if found.interrupted:
         raise KeyboardInterrupt
@@ -101,7 +101,7 @@ def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
     names = [name for name in _REFERENCES if not replaced or name.endswith("unamplified")]
     found = []
     for index, name in enumerate(names):
-        _tell(options, f"alternatives | {name}", index, len(names))
+        options.tell(f"alternatives | {name}", index, len(names))
         one = _alternative(MECHANISMS[name], setting, MECHANISMS[name].solver(setting, None))
         found.append(replace(one, rmse=2 * one.rmse) if replaced else one)
     return tuple(found)
@@ -116,7 +116,7 @@ def _best(accountant: str, setting: Setting, options: Options) -> Chosen:
         raise InvalidArgument("strategy", "best", f"there is only the identity for the accountant {accountant}")
     solved: dict[str, Solved] = {}
     for name in names:
-        _tell(options, f"comparing strategies | {name}", len(solved), len(names))
+        options.tell(f"comparing strategies | {name}", len(solved), len(names))
         solved[name] = MECHANISMS[name].solver(setting, None)
     errors = {name: setting.error(one.strategy, one.figure) for name, one in solved.items()}
     best = min(errors, key=lambda name: errors[name])
@@ -127,8 +127,3 @@ def _best(accountant: str, setting: Setting, options: Options) -> Chosen:
 def _alternative(mechanism: Mechanism, setting: Setting, solved: Solved) -> Alternative:
     standing = solved.figure.statement.standing.value
     return Alternative(mechanism.name, mechanism.description, setting.error(solved.strategy, solved.figure), standing)
-
-
-def _tell(options: Options, what: str, done: int, total: int) -> None:
-    if options.progress is not None:
-        options.progress(what, done, total)
