@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -72,7 +73,7 @@ def test_clipped_sums_are_those_of_the_general_method(name: str, clip_norm: floa
     images, labels = batch(7)
     params = network.init(jax.random.key(3))
     mask = np.array([True, False, True, True, True, False, False])
-    found = jax.jit(clipped_sum(network, clip_norm, micro_batch=3))(params, (images, labels), mask)
+    found = jax.jit(clipped_sum(replace(network, at_once=3), clip_norm))(params, (images, labels), mask)
     expected = jax.jit(general_sum(network.loss, clip_norm))(params, (images, labels), mask)
     for layer, part in expected.items():
         np.testing.assert_allclose(found[layer], part, rtol=1e-4, atol=1e-6 * norm(expected), err_msg=layer)
@@ -81,7 +82,7 @@ def test_clipped_sums_are_those_of_the_general_method(name: str, clip_norm: floa
 def test_no_example_contributes_more_than_the_clip_norm() -> None:
     network = NETWORKS["cnn"]
     params = jax.tree.map(lambda part: 3 * part, network.init(jax.random.key(4)))
-    total = jax.jit(clipped_sum(network, 0.5, micro_batch=1))
+    total = jax.jit(clipped_sum(network, 0.5))
     for seed in range(5):
         found = norm(total(params, batch(1, seed), np.array([True])))
         assert 0.4999 < found <= 0.5
@@ -90,7 +91,7 @@ def test_no_example_contributes_more_than_the_clip_norm() -> None:
 def test_an_empty_batch_gives_zero_and_so_does_a_gradient_that_is_not_finite() -> None:
     network = NETWORKS["cnn"]
     params = network.init(jax.random.key(5))
-    total = jax.jit(clipped_sum(network, 1.0, micro_batch=2))
+    total = jax.jit(clipped_sum(replace(network, at_once=2), 1.0))
     assert norm(total(params, batch(5), np.zeros(5, bool))) == 0
     broken = params | {"classes_bias": params["classes_bias"].at[0].set(jnp.nan)}
     assert norm(total(broken, batch(5), np.ones(5, bool))) == 0
@@ -99,7 +100,7 @@ def test_an_empty_batch_gives_zero_and_so_does_a_gradient_that_is_not_finite() -
 def test_an_example_without_a_finite_gradient_does_not_touch_the_others() -> None:
     network = NETWORKS["cnn"]
     params = network.init(jax.random.key(6))
-    total = jax.jit(clipped_sum(network, 1.0, micro_batch=4))
+    total = jax.jit(clipped_sum(network, 1.0))
     images, labels = batch(4)
     images = images.astype(np.float32)
     expected = total(params, (images, labels), np.array([True, True, False, True]))

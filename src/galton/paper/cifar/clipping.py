@@ -13,14 +13,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from galton.errors import count, positive
+from galton.errors import positive
 from galton.paper.cifar.models import Network, Params, cross_entropy
 from galton.training.jax import ClippedSum, in_micro_batches
 from galton.training.run import ROUNDING
 
 FULL = jax.lax.Precision.HIGHEST
-MICRO_BATCH = 20
-"""Examples at one time: larger ones fall out of a processor's cache."""
 
 
 class _Dense:
@@ -52,7 +50,7 @@ class _Convolution:
         return jnp.tensordot(weight, kernel, 1, precision=FULL), jnp.matmul(weight, bias, precision=FULL)
 
 
-def clipped_sum(network: Network, clip_norm: float, micro_batch: int = MICRO_BATCH) -> ClippedSum:
+def clipped_sum(network: Network, clip_norm: float) -> ClippedSum:
     """Returns a function (params, (images, labels), mask) -> sum of the examples' clipped gradients.
 
     The guarantee is that of `training.jax.clipped_sum`: no example contributes more than `clip_norm` in l2 norm, places
@@ -63,7 +61,6 @@ def clipped_sum(network: Network, clip_norm: float, micro_batch: int = MICRO_BAT
     was, which does not matter in a study on public data.
     """
     positive("clip_norm", clip_norm)
-    count("micro_batch", micro_batch)
     limit = clip_norm * (1 - ROUNDING)
 
     def together(params: Params, images: jax.Array, labels: jax.Array, mask: jax.Array) -> Params:
@@ -85,7 +82,7 @@ def clipped_sum(network: Network, clip_norm: float, micro_batch: int = MICRO_BAT
         return total
 
     def total(params: Params, batch: tuple[jax.Array, jax.Array], mask: jax.Array) -> Params:
-        images, labels, present = in_micro_batches((*batch, mask), micro_batch)
+        images, labels, present = in_micro_batches((*batch, mask), network.at_once)
         last = jnp.max(jnp.where(present.any(axis=1), jnp.arange(present.shape[0]), -1))
 
         def add(part: jax.Array, sums: Params) -> Params:

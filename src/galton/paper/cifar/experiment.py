@@ -9,7 +9,6 @@ from typing import Any
 from galton.accounting import Options
 from galton.errors import InvalidArgument, choice
 from galton.gaussian import gaussian_epsilon
-from galton.paper.cifar.clipping import MICRO_BATCH
 from galton.plan import Plan, load_plan, make_plan, save_plan
 from galton.plan.accountants import SAMPLINGS
 from galton.sampling.schedule import Progress
@@ -30,7 +29,7 @@ class Setting:
       delta: of the guarantee.
       clip_norm: of the examples' gradients.
       momentum: of gradient descent.
-      micro_batch: examples whose gradients are computed at one time.
+      micro_batch: what the places of a batch are a multiple of.
     """
 
     batch_size: int = 500
@@ -38,7 +37,7 @@ class Setting:
     delta: float = 1e-5
     clip_norm: float = 1.0
     momentum: float = 0.95
-    micro_batch: int = MICRO_BATCH
+    micro_batch: int = 20
 
 
 @dataclass(frozen=True)

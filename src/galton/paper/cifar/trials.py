@@ -106,9 +106,10 @@ class Place:
 
 def setup_of(network: Network, plan: Plan, setting: Setting) -> Json:
     """Returns all that a trial depends on beside its name, as JSON."""
+    layers = list(map(asdict, network.convolutions))
     return {
         "plan": plan.digest,
-        "network": asdict(network) | {"convolutions": list(map(asdict, network.convolutions))},
+        "network": {"name": network.name, "convolutions": layers, "dense": network.dense},
         "setting": asdict(setting),
     }
 
@@ -143,7 +144,7 @@ def run_trial(
         network.init(jax.random.key(trial.number)),
         (data.train.images, data.train.labels),
         _optimizer(trial.rate, setting.momentum, plan.rounds),
-        clipped=clipped_sum(network, plan.clip_norm, setting.micro_batch),
+        clipped=clipped_sum(network, plan.clip_norm),
         save_every=max(1, plan.rounds // SAVES),
         watch=told,
         seed=trial.seed,
