@@ -90,11 +90,11 @@ class Runner:
     def run(self, wish: Wish) -> None:
         """Runs all rates of all cells once, the likeliest rates first; then the other trials at the best of them."""
         tuned = dict.fromkeys(ALL[method.rate_of] for method in wish.methods)
-        cells = [(method, epsilon) for epsilon in wish.epsilons for method in tuned]
         grids = {epsilon: wish.rates or default_rates(epsilon) for epsilon in wish.epsilons}
-        for turn in range(max(map(len, grids.values()))):
-            for method, epsilon in cells:
-                self._trial(wish.model, method, epsilon, grids[epsilon][min(turn, len(grids[epsilon]) - 1)], 1)
+        for turn in zip(*grids.values(), strict=True):
+            for epsilon, rate in zip(grids, turn, strict=True):
+                for method in tuned:
+                    self._trial(wish.model, method, epsilon, rate, 1)
         for number in range(1, wish.trials + 1):
             for epsilon in wish.epsilons:
                 for method in wish.methods:
