@@ -19,6 +19,7 @@ from scipy.stats import t as student
 from galton.errors import InvalidArgument
 from galton.paper.cifar.data import Cifar, Part
 from galton.paper.cifar.experiment import METHODS, PRACTICAL, Setting, find_methods, plan_for
+from galton.paper.cifar.models import NETWORKS
 from galton.paper.cifar.study import STUDIES, Runner, Wish, default_rates, write_table
 from galton.paper.cifar.table import best_rate, interval, pooled
 from galton.paper.cifar.trials import Place, Trial
@@ -130,7 +131,7 @@ def test_a_finished_run_leaves_its_record_and_no_secret(data: Cifar, finished: P
     assert "signature" not in found["record"]
     assert found["guarantee"] == {"epsilon": 4.0, "delta": 1e-3, "adjacency": "zero-out"}
     before = where.file(Trial("cnn", "unamplified", 4.0, 0.1, 1)).stat().st_mtime_ns
-    left = where.folder(Trial("cnn", "unamplified", 4.0, 0.1, 1), found["setup"])
+    left = where.folder(Trial("cnn", "unamplified", 4.0, 0.1, 1), NETWORKS["cnn"], found["setup"])
     left.mkdir()  # as if it had been killed while the run was deleted
     Runner(data, where, TINY).run(wish("unamplified"))  # nothing is missing
     assert not left.exists()

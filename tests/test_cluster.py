@@ -22,6 +22,7 @@ from galton import Options, cluster
 from galton.cluster import ClusterError, DaskPool, connect
 from galton.errors import InvalidArgument
 from galton.pair import Direction
+from galton.provenance import versions
 from galton.sampling import (
     HalfSpaceSampler,
     MaximumSampler,
@@ -31,6 +32,7 @@ from galton.sampling import (
     TiltedSampler,
     draws,
 )
+from tests.marks import SLOW
 
 PAIR = galton.dominating_pair(galton.square_root(32, 4), 8, 1.2)
 EQUAL = galton.dominating_pair(galton.identity(32), 8, 1.2)
@@ -167,25 +169,72 @@ def test_workers_that_die_cost_time_and_nothing_else(tmp_path: Path) -> None:
             list(draws(sampler, samples, 9, pool))
 
 
-def test_a_failure_over_there_is_one_line_here(pool: DaskPool) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
+def test_a_failure_over_there_is_one_line_here(pool: DaskPool, error: type[Exception]) -> None:
+    """Also one that looks like our own impatience."""
+
     class Broken(PlainSampler):
         def draw(self, seed: int, index: int) -> Any:
-            raise ZeroDivisionError("oh")
+            raise error("oh")
 
-    with pytest.raises(ClusterError, match="the cluster failed: ZeroDivisionError: oh"):
+    with pytest.raises(ClusterError, match=f"the cluster failed: {error.__name__}: oh"):
         list(draws(Broken(PAIR, Direction.NOISE_FIRST), 10, 1, pool))
 
 
-def test_workers_of_another_version_are_refused(pool: DaskPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "versions", lambda: {"galton": "99"})
+def test_workers_of_another_version_are_refused(
+    scheduler: str, pool: DaskPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once; and later, if they join later."""
+    chunk = cluster._Chunk(None, _Done((None, {"galton": "99"})))
     with pytest.raises(ClusterError, match="install the same versions"):
-        list(draws(PlainSampler(PAIR, Direction.NOISE_FIRST), 10, 1, pool))
+        chunk.result()
+    monkeypatch.setattr(cluster, "_check_versions", _refuse)
+    with pytest.raises(ClusterError, match="refused"), connect(scheduler):
+        pass
+
+
+class _Done:
+    """A future with this result."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def result(self, timeout: float) -> Any:
+        return self._value
+
+
+def _refuse(theirs: dict[str, str]) -> None:
+    assert theirs == versions()
+    raise ClusterError("refused")
+
+
+@SLOW
+def test_a_scheduler_that_is_lost_between_two_runs(tmp_path: Path) -> None:
+    """The first error is told, not that of tidying up after it."""
+    with running(tmp_path, workers=1) as here, connect(here.address) as pool:
+        sampler = PlainSampler(PAIR, Direction.NOISE_FIRST)
+        run = draws(sampler, 64 * sampler.layout.size, 9, pool)
+        next(run)
+        here.processes[0].kill()
+        until = time.monotonic() + 60
+        while pool._client.status == "running" and time.monotonic() < until:
+            time.sleep(0.1)
+        with pytest.raises(ClusterError, match="the cluster failed"):
+            list(run)
+        until = time.monotonic() + 60
+        while pool._client.status != "closed" and time.monotonic() < until:
+            time.sleep(0.1)
+        with pytest.raises(ClusterError, match="the cluster failed"):
+            list(draws(sampler, 10, 9, pool))
 
 
 def test_a_cluster_without_workers_is_told_from_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Future:
         def result(self, timeout: float) -> Any:
             raise TimeoutError
+
+        def done(self) -> bool:
+            return False
 
     class Waiting:
         left = 3
@@ -199,7 +248,23 @@ def test_a_cluster_without_workers_is_told_from_a_slow_one(monkeypatch: pytest.M
         cluster._Chunk(Waiting(), Future()).result()
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1:x"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "tcp://127.0.0.1:9",
+            "nonsense://x",
+            "127.0.0.1:x",
+            "localhost",
+            "8786",
+            "tcp://127.0.0.1",
+            "tcp://",
+            " ",
+            "",
+        ),
+        *("http://127.0.0.1:8786", "inproc://1/2/3", "ucx://x:1", "tcp://host:port"),
+    ],
+)
 def test_addresses_where_nobody_answers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "ANSWER", 1.0)
     with pytest.raises(InvalidArgument, match=r"cluster = .*must be the address of a Dask scheduler"), connect(address):
@@ -223,6 +288,9 @@ def test_on_the_command_line(scheduler: str) -> None:
     here, there = run(), run("--cluster", scheduler)
     assert (there.returncode, there.stderr) == (0, "")
     assert _timeless(json.loads(there.stdout)) == _timeless(json.loads(here.stdout))
-    nobody = run("--cluster", "nonsense://x")
-    assert nobody.returncode == 2
-    assert nobody.stderr.startswith("galton: cluster = 'nonsense://x': must be the address of a Dask scheduler")
+    for address, remedy in {
+        "localhost": "must be the address of a Dask scheduler, like tcp://host:8786",
+        "tls://127.0.0.1:9": "needs certificates in Dask's configuration, distributed.comm.tls",
+    }.items():
+        nobody = run("--cluster", address)
+        assert (nobody.returncode, nobody.stderr) == (2, f"galton: cluster = '{address}': {remedy}\n")

@@ -4,9 +4,10 @@
     dask worker tcp://scheduler:8786        on each of the others, with galton[cluster] installed
     galton certify ... --cluster tcp://scheduler:8786
 
-A chunk is a pure function of sampler, seed and index, and chunks are used in their order. So it does not matter for
-the guarantee which worker computes a chunk, whether it is computed twice, or when it arrives: a worker that dies costs
-time. The workers are trusted: one that makes up its samples makes up the guarantee.
+A chunk is a function of sampler, seed and index (up to rounding, which the samplers' slack covers), and chunks are used
+in their order. So it does not matter for the guarantee which worker computes a chunk, whether it is computed twice, or
+when it arrives: a worker that dies costs time. The workers are trusted: one that makes up its samples makes up the
+guarantee.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import time
 import warnings
 from asyncio import CancelledError
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from galton.errors import GaltonError, InvalidArgument
 from galton.provenance import versions
@@ -51,15 +53,20 @@ class DaskPool(Pool):
     @contextmanager
     def drawing(self, sampler: Sampler) -> Iterator[Submit]:
         # A task, not scattered data: the scheduler can repeat it when the workers that have the sampler are lost.
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _failures():
             warnings.filterwarnings("ignore", "Sending large graph")
             there = self._client.submit(_itself, sampler, pure=False)
+
+        def submit(seed: int, index: int) -> _Chunk:
+            with _failures():
+                future = self._client.submit(_drawn, there, seed, index, pure=False, retries=RETRIES)
+            return _Chunk(self._client, future)
+
         try:
-            yield lambda seed, index: _Chunk(
-                self._client, self._client.submit(_drawn, there, seed, index, pure=False, retries=RETRIES)
-            )
+            yield submit
         finally:
-            there.release()
+            with suppress(Exception):  # a cluster that is gone has let go of it
+                there.release()
 
 
 class _Chunk:
@@ -72,22 +79,23 @@ class _Chunk:
         """Waits for the chunk; not for ever if no worker is left."""
         alone_since: float | None = None
         while True:
-            try:
-                with _failures():
+            with _failures():
+                try:
                     draw, theirs = self._future.result(timeout=_GLANCE)
-                break
-            except TimeoutError:
-                with _failures():
-                    alone_since = None if self._client.nthreads() else alone_since or time.monotonic()
-                if alone_since is not None and time.monotonic() - alone_since > PATIENCE:
-                    raise ClusterError("the cluster has no worker any more") from None
-        if theirs != versions():
-            raise ClusterError(f"a worker has {theirs}, this machine {versions()}: install the same versions")
+                    break
+                except TimeoutError:
+                    if self._future.done():  # the worker's own time-out, not ours
+                        raise
+                alone_since = None if self._client.nthreads() else alone_since or time.monotonic()
+            if alone_since is not None and time.monotonic() - alone_since > PATIENCE:
+                raise ClusterError("the cluster has no worker any more")
+        _check_versions(theirs)
         return draw
 
     def cancel(self) -> None:
-        """Says that nobody waits for it any more."""
-        self._future.cancel()
+        """Says that nobody waits for it any more; whether that is heard does not matter."""
+        with suppress(Exception):
+            self._future.cancel()
 
 
 def _itself(sampler: Sampler) -> Sampler:
@@ -102,33 +110,56 @@ def _drawn(sampler: Sampler, seed: int, index: int) -> tuple[Draw, dict[str, str
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Makes one line of whatever goes wrong over there; a time-out is for the caller."""
+    """Makes one line of whatever goes wrong over there."""
     try:
         yield
-    except (TimeoutError, GaltonError):
+    except GaltonError:
         raise
     except (Exception, CancelledError) as error:
         raise ClusterError(f"the cluster failed: {type(error).__name__}: {error}") from error
+
+
+def _check_versions(theirs: dict[str, str]) -> None:
+    if theirs != versions():
+        raise ClusterError(f"a worker has {theirs}, this machine {versions()}: install the same versions")
 
 
 @contextmanager
 def connect(address: str) -> Iterator[DaskPool]:
     """Connects to a running Dask scheduler, e.g. tcp://host:8786 (or tls://, with Dask's own configuration).
 
-    with galton.cluster.connect("tcp://host:8786") as pool:
+    with connect("tcp://host:8786") as pool:
         galton.certify(pair, epsilon=1.0, delta=1e-5, options=galton.Options(workers=pool))
     """
     try:
         from distributed import Client
+        from distributed.security import Security
     except ImportError:
         raise InvalidArgument("cluster", address, "needs Dask; pip install 'galton[cluster]'") from None
+    _check_address(address)
+    security: Any = Security()  # type: ignore[no-untyped-call]
+    if address.startswith("tls:") and security.get_connection_args("client")["ssl_context"] is None:
+        raise InvalidArgument("cluster", address, "needs certificates in Dask's configuration, distributed.comm.tls")
     try:
-        client: Any = Client(address, timeout=ANSWER, set_as_default=False)  # type: ignore[no-untyped-call]
+        client: Any = Client(address, timeout=ANSWER, security=security, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, TimeoutError, ValueError) as error:
         remedy = f"must be the address of a Dask scheduler that answers, like tcp://host:8786 ({error})"
         raise InvalidArgument("cluster", address, remedy) from None
     with client:
-        pool = DaskPool(client)
-        if not client.nthreads():
-            raise InvalidArgument("cluster", address, "has no workers; start some with: dask worker " + address)
-        yield pool
+        with _failures():
+            if not client.nthreads():
+                raise InvalidArgument("cluster", address, "has no workers; start some with: dask worker " + address)
+            for theirs in client.run(versions).values():
+                _check_versions(theirs)
+        yield DaskPool(client)
+
+
+def _check_address(address: str) -> None:
+    """Refuses what is not an address at all; Dask itself would leave half a client behind."""
+    try:
+        parts = urlsplit(address)
+        whole = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port
+    except ValueError:
+        whole = False
+    if not whole:
+        raise InvalidArgument("cluster", address, "must be the address of a Dask scheduler, like tcp://host:8786")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,7 +47,7 @@ Confidence = Annotated[float, typer.Option(help="Probability that all limits hol
 Seed = Annotated[int | None, typer.Option(help="Seed [from the operating system].")]
 Workers = Annotated[int, typer.Option(help="Threads.")]
 Cluster = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Sample on a Dask cluster: its scheduler, like tcp://host:8786.")
+    str | None, typer.Option(metavar="ADDRESS", help="Sample on a Dask cluster: its scheduler, like tcp://host:8786.")
 ]
 Merge = Annotated[
     int | None,
@@ -162,19 +162,20 @@ class Crew:
 
     seed: Seed = None
     workers: Workers = 2
-    cluster: Cluster = ""
+    cluster: Cluster = None
 
     @contextmanager
     def at_work(self, **words: Any) -> Iterator[Options]:
         """Yields the accountant's options, with progress shown and the cluster, if any, connected for as long."""
         from galton.accounting import Options
 
+        options = Options(seed=self.seed, workers=self.workers, **words)
         with show.progress_bar() as progress, self._pool() as pool:
-            yield Options(progress=progress, seed=self.seed, workers=pool, **words)
+            yield replace(options, progress=progress, workers=pool)
 
     @contextmanager
     def _pool(self) -> Iterator[int | Pool]:
-        if not self.cluster:
+        if self.cluster is None:
             yield self.workers
             return
         from galton.cluster import connect

@@ -1,7 +1,7 @@
 """Clipped gradients of these networks, several times faster than `training.jax.clipped_sum` gets them.
 
-Every layer is a product, outputs = inputs @ weights. One pass backwards for the whole batch gives the gradient that
-reaches the outputs of each layer, example by example; with the inputs that makes up the gradient of its weights:
+Every layer is a product, outputs = inputs @ weights. One pass backwards for several examples gives the gradient
+that reaches the outputs of each layer, example by example; with the inputs that makes up the gradient of its weights:
 
 - of a dense layer it is the outer product of the two, whose norm is the product of theirs, and the clipped sum over
   examples is one product of matrices. No example's gradient is ever formed;

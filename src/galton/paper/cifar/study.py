@@ -108,7 +108,7 @@ class Runner:
         """Returns a trial that was finished before, or is finished now."""
         network, trial = find_network(model), Trial(model, method.name, epsilon, rate, number)
         plan = self._plan(method, epsilon)
-        found = self.place.find(trial, setup_of(network, plan, self.setting))
+        found = self.place.find(trial, network, setup_of(network, plan, self.setting))
         return found or run_trial(trial, network, method, plan, self.data, self.setting, self.place, self.progress)
 
     def _plan(self, method: Method, epsilon: float) -> Plan:
@@ -121,10 +121,11 @@ class Runner:
 
 def write_table(study: Study, place: Place, output: Path) -> tuple[Result, list[Path]]:
     """Writes table, text and pictures of all finished trials of a study, and where they come from."""
-    trials = [trial for trial in place.all() if trial["method"] in study.methods]
-    if not trials:
+    trials = list(place.all())
+    ours = sum(trial["method"] in study.methods for trial in trials)
+    if not ours:
         raise InvalidFile(f"{place.results}: has no finished trial of {study.name}; nothing is written")
     result = table(study.name, study.title, rows_of(trials, study.methods))
     paths = [*write_result(result, output), *write_pictures(study.name, draw(result.rows), output)]
-    about = origin(study.name, paths) | {"trials": len(trials)}
+    about = origin(study.name, paths) | {"trials": ours}
     return result, [*paths, write_json(output / f"{study.name}.json", about)]

@@ -28,28 +28,25 @@ Finished = Mapping[str, Any]
 
 
 def rows_of(trials: Iterable[Finished], methods: Mapping[str, Method]) -> list[Row]:
-    """Returns the rows of the trials of these methods."""
+    """Returns the rows of these methods; trials of others help to tell the spread of runs."""
     cells: dict[tuple[str, float, str], list[Finished]] = {}
-    order = list(methods)
     for trial in trials:
-        if trial["method"] in methods:
-            cells.setdefault((trial["model"], trial["epsilon"], trial["method"]), []).append(trial)
-    ordered = sorted(cells, key=lambda cell: (cell[0], cell[1], order.index(cell[2])))
-    chosen = {cell: _chosen(methods[cell[2]], cells[cell]) for cell in ordered}
+        cells.setdefault((trial["model"], trial["epsilon"], trial["method"]), []).append(trial)
+    chosen = {cell: _chosen(cell[2], runs) for cell, runs in cells.items()}
     spreads = {
         place: pooled([_accuracies(runs) for cell, runs in chosen.items() if cell[:2] == place])
-        for place in {cell[:2] for cell in ordered}
+        for place in {cell[:2] for cell in cells}
     }
-    return [_row(methods[cell[2]], cells[cell], chosen[cell], spreads[cell[:2]]) for cell in ordered]
+    order = list(methods)
+    ours = sorted((cell for cell in cells if cell[2] in methods), key=lambda cell: (*cell[:2], order.index(cell[2])))
+    return [_row(methods[cell[2]], cells[cell], chosen[cell], spreads[cell[:2]]) for cell in ours]
 
 
-def _chosen(method: Method, trials: Sequence[Finished]) -> list[Finished]:
+def _chosen(method: str, trials: Sequence[Finished]) -> list[Finished]:
     """The trials with the best learning rate."""
     plans = {trial["setup"]["plan"] for trial in trials}
     if len(plans) > 1:
-        raise InvalidFile(
-            f"trials of {method.name} at epsilon {trials[0]['epsilon']:g} are of {len(plans)} plans, not one"
-        )
+        raise InvalidFile(f"trials of {method} at epsilon {trials[0]['epsilon']:g} are of {len(plans)} plans, not one")
     rate = best_rate(trials)
     return [trial for trial in trials if trial["rate"] == rate]
 
@@ -141,12 +138,12 @@ def _text(rows: Rows) -> str:
         cell.sort(key=lambda row: -number(row, "accuracy"))
         lines.append(f"{model}, epsilon {epsilon:g}: " + "; ".join(_words(row) for row in cell) + ".")
     lines.append(
-        "Per cent of the 10,000 test images; +- is half of Student's 95% interval over runs, whose spread is pooled "
-        "over the methods with the same model and epsilon (none where nothing was run twice). Where several learning "
-        "rates were tried each had one run, the best by accuracy on training images was taken, and its run counts as "
-        "the first trial. A guarantee is that of one run with its rate given: neither the choice of the rate nor the "
-        "other runs on the same data are covered. Fixed-size batches are for neighbours that differ by an example "
-        "zeroed out, the others for one added or removed."
+        "Per cent of the 10,000 test images; +- is half of Student's 95% interval over runs, whose spread is taken to "
+        "be the same for all methods with one model and epsilon (none where nothing was run twice). Where several "
+        "learning rates were tried each had one run, the best by accuracy on training images was taken, and its run "
+        "counts as the first trial. A guarantee is that of one run with its rate given: neither the choice of the "
+        "rate nor the other runs on the same data are covered. Fixed-size batches are for neighbours that differ by "
+        "an example zeroed out, the others for one added or removed."
     )
     return "\n".join(lines)
 

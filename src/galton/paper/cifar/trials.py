@@ -81,11 +81,12 @@ class Place:
         """The file of a finished trial."""
         return self.results / "trials" / f"{trial.name}.json"
 
-    def folder(self, trial: Trial, setup: Json) -> Path:
-        """Of a run under way: of another plan, network or setting it is another one."""
-        return self.runs / f"{trial.name}-{files.digest(setup).removeprefix('sha256:')[:12]}"
+    def folder(self, trial: Trial, network: Network, setup: Json) -> Path:
+        """Of a run under way: another one for another plan, network, setting, or order of sums."""
+        exactly = files.digest(setup | {"at_once": network.at_once})
+        return self.runs / f"{trial.name}-{exactly.removeprefix('sha256:')[:12]}"
 
-    def find(self, trial: Trial, setup: Json) -> Json | None:
+    def find(self, trial: Trial, network: Network, setup: Json) -> Json | None:
         """Returns a finished trial, or None; one with another plan, network or setting is refused."""
         path = self.file(trial)
         if not path.exists():
@@ -95,7 +96,7 @@ class Place:
             if found["setup"].get(name) != value:
                 known = f"{path} has {found['setup'].get(name)}"
                 raise InvalidArgument(f"{trial.name}: {name}", value, f"{known}; take another --output")
-        shutil.rmtree(self.folder(trial, setup), ignore_errors=True)  # if it was killed while doing so
+        shutil.rmtree(self.folder(trial, network, setup), ignore_errors=True)  # if it was killed while doing so
         return found
 
     def all(self) -> Iterator[Json]:
@@ -105,7 +106,7 @@ class Place:
 
 
 def setup_of(network: Network, plan: Plan, setting: Setting) -> Json:
-    """Returns all that a trial depends on beside its name, as JSON."""
+    """Returns all that a trial depends on beside its name, but for the order of sums, as JSON."""
     layers = list(map(asdict, network.convolutions))
     return {
         "plan": plan.digest,
@@ -133,7 +134,7 @@ def run_trial(
 ) -> Json:
     """Trains, or goes on with a run that was broken off; writes the finished trial and returns it."""
     setup = setup_of(network, plan, setting)
-    folder = place.folder(trial, setup)
+    folder = place.folder(trial, network, setup)
     looks = _Looks(folder / "looks.json", network, data, plan.rounds)
     told = _teller(progress, trial, looks, plan.rounds)
     begun = time.perf_counter()
@@ -167,6 +168,7 @@ def run_trial(
         "curve": looks.curve,
         "guarantee": {"epsilon": plan.epsilon, "delta": plan.delta, "adjacency": plan.adjacency},
         "setup": setup,
+        "at_once": network.at_once,
         "strategy": plan.spec if not method.noise_of else f"that of {method.noise_of}",
         "noise_multiplier": plan.noise_multiplier,
         "rmse": plan.rmse,
