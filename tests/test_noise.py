@@ -31,6 +31,7 @@ from galton.noise import (
 from galton.noise import layout as layout_module
 from galton.noise.layout import layout_of
 from galton.noise.normals import ERROR, from_words, numpy_normals, standard_normals
+from galton.noise.run import content_hash
 from galton.noise.stream import MARGIN
 from galton.noise.threefry import block
 from galton.strategies import (
@@ -499,3 +500,16 @@ def test_a_run_keeps_its_key_and_its_folder(tmp_path: Path) -> None:
         opened(tmp_path)
     lines = (tmp_path / "noise.journal").read_text().splitlines()
     assert json.loads(lines[0])["format"] == "galton-noise-journal"
+
+
+def test_a_hash_is_of_values_and_shapes_not_of_where_they_are() -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    expected = content_hash({"a": values})
+    for same in (jnp.asarray(values), np.asfortranarray(values), np.stack([values, values])[1], values[::-1][::-1]):
+        assert content_hash({"a": same}) == expected
+    off = values.copy()
+    off[2, 3] = np.nextafter(off[2, 3], np.float32(99))
+    for other in (values.T, values.reshape(4, 3), values.astype(np.float64), off, values[:2], -values):
+        assert content_hash({"a": other}) != expected
+    for scalar in (jnp.float32(1.5), jnp.bfloat16(1.5), np.float64(1.5)):
+        assert content_hash(scalar) == content_hash(scalar) != content_hash(-scalar)
