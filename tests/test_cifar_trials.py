@@ -242,11 +242,12 @@ def test_the_other_trials_are_at_a_rate_that_was_asked_for(data: Cifar, tmp_path
     assert sorted((one["rate"], one["trial"]) for one in where.all()) == [(1e-9, 1), (1e-9, 2), (0.1, 1)]
 
 
-def test_default_rates_are_three_and_grow_with_epsilon() -> None:
+def test_default_rates_are_three_and_grow_with_epsilon_to_a_limit() -> None:
     grids = [default_rates(epsilon) for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0)]
     assert all(len(set(grid)) == 3 for grid in grids)
     assert [grid[0] for grid in grids] == sorted(grid[0] for grid in grids)
     assert grids[0][0] < grids[2][0] < grids[4][0]
+    assert max(default_rates(1e6)) <= 1
 
 
 def test_methods_are_found_by_name() -> None:

@@ -4,7 +4,7 @@ Every layer is a product, outputs = inputs @ weights. One pass backwards for sev
 that reaches the outputs of each layer, example by example; with the inputs that makes up the gradient of its weights:
 
 - of a dense layer it is the outer product of the two, whose norm is the product of theirs, and the clipped sum over
-  examples is one product of matrices. No example's gradient is ever formed;
+  the whole batch is one product of matrices. No example's gradient is ever formed;
 - of a convolution it is a sum over places, formed for one micro-batch at a time.
 """
 
@@ -78,7 +78,8 @@ def clipped_sum(network: Network, clip_norm: float) -> ClippedSum:
         reaching, inputs = jax.grad(losses, has_aux=True)(network.taps(images.shape[0]))
         convolutions = {n: _Convolution(inputs[n], reached) for n, reached in reaching.items() if reached.ndim > 2}
         dense = {n: _Dense(inputs[n], reached) for n, reached in reaching.items() if reached.ndim == 2}
-        norm = jnp.sqrt(sum(one.square_norm for one in (*convolutions.values(), *dense.values())))
+        squares = [one.square_norm for one in convolutions.values()] + [one.square_norm for one in dense.values()]
+        norm = jnp.sqrt(sum(squares))
         usable = mask & jnp.isfinite(norm)
         weight = jnp.where(usable, jnp.where(norm > limit, limit / norm, 1.0), 0.0)
         sums = {name: one.weighted(weight, usable) for name, one in convolutions.items()}
@@ -91,16 +92,13 @@ def clipped_sum(network: Network, clip_norm: float) -> ClippedSum:
 
         def add(part: jax.Array, before: tuple[Params, Params]) -> tuple[Params, Params]:
             sums, kept = together(params, images[part], labels[part], present[part])
-            return jax.tree.map(jnp.add, before[0], sums), jax.tree.map(
-                lambda all, rows: all.at[part].set(rows), before[1], kept
-            )
+            rows = jax.tree.map(lambda places, found: places.at[part].set(found), before[1], kept)
+            return jax.tree.map(jnp.add, before[0], sums), rows
 
         shapes = jax.eval_shape(together, params, images[0], labels[0], present[0])
-        sums, kept = (
-            jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes[0]),
-            jax.tree.map(lambda one: jnp.zeros((parts, *one.shape), one.dtype), shapes[1]),
-        )
-        sums, kept = jax.lax.fori_loop(0, last + 1, add, (sums, kept))
+        start = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes[0])
+        places = jax.tree.map(lambda one: jnp.zeros((parts, *one.shape), one.dtype), shapes[1])
+        sums, kept = jax.lax.fori_loop(0, last + 1, add, (start, places))
         result: Params = {}
         for name, (kernel, bias) in sums.items():
             result[name], result[f"{name}_bias"] = kernel.T, bias

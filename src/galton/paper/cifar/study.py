@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +44,10 @@ STUDIES = {
 }
 
 
+TAME = 16.0
+"""From this epsilon on learning rates stay the same."""
+
+
 @dataclass(frozen=True)
 class Wish:
     """What is to be run.
@@ -66,8 +69,8 @@ class Wish:
 
 def default_rates(epsilon: float) -> tuple[float, ...]:
     """Returns the learning rates to choose from, the likeliest first: the same for every method."""
-    centre = 2.0 ** round(math.log2(epsilon) * 2 / 3 - 4)  # 1/16 at epsilon 1, 1/4 at 8
-    return (centre, centre / 2, centre * 2)
+    centre = min(epsilon, TAME) / 32  # the noise falls about as epsilon grows; a rate has a limit without any noise too
+    return (centre, centre * 2, centre / 2)
 
 
 @dataclass
