@@ -21,7 +21,7 @@ from galton.paper.cifar.data import Cifar, Part
 from galton.paper.cifar.experiment import METHODS, PRACTICAL, Setting, find_methods, plan_for
 from galton.paper.cifar.models import NETWORKS
 from galton.paper.cifar.study import STUDIES, Runner, Wish, default_rates, write_table
-from galton.paper.cifar.table import best_rate, interval, pooled
+from galton.paper.cifar.table import best_rate, interval, pooled, rows_of
 from galton.paper.cifar.trials import Place, Trial
 from galton.paper.writing import read_rows
 from galton.plan import load_plan
@@ -165,6 +165,33 @@ def test_the_best_rate_is_chosen_by_training_accuracy_and_gets_the_other_trials(
     assert (row["trials"], row["rate"]) == (2, best)
     assert {path.name for path in paths} == {f"cifar.{ending}" for ending in ("csv", "txt", "png", "pdf", "json")}
     assert all(path.exists() for path in paths)
+
+
+def test_a_method_with_the_rate_of_another_is_shown_at_that_rate() -> None:
+    """Even if it does better at another, and not at all before it has a run there."""
+    done = [trial("blt", 0.1, 0.5), trial("blt", 0.2, 0.4), trial("cut-balls-in-bins", 0.2, 0.6)]
+    assert rows_of(done, PRACTICAL) == []
+    (row,) = rows_of([*done, trial("cut-balls-in-bins", 0.1, 0.3)], PRACTICAL)
+    assert (row["rate"], row["accuracy"], row["rates_tried"]) == (0.1, 30.0, "0.1 0.2")
+
+
+def trial(method: str, rate: float, accuracy: float) -> dict[str, Any]:
+    """A finished trial, as far as the table looks at it."""
+    return {
+        "model": "cnn",
+        "method": method,
+        "epsilon": 1.0,
+        "rate": rate,
+        "trial": 1,
+        "accuracy": accuracy,
+        "train_accuracy": accuracy,
+        "strategy": "",
+        "noise_multiplier": 1.0,
+        "rmse": 1.0,
+        "batching": "",
+        "guarantee": {"epsilon": 1.0, "adjacency": "zero-out"},
+        "setup": {"plan": method},
+    }
 
 
 def test_the_interval_is_students() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from galton.cli import app, options, show
-from galton.errors import InvalidArgument, count, positive
+from galton.errors import InvalidArgument, InvalidFile, count, positive
 
 if TYPE_CHECKING:
     from galton.paper import Result
@@ -89,7 +90,7 @@ def run_study(name: str, said: CifarOptions, output: Path, redraw: bool, as_json
             try:
                 Runner(data, place, progress=progress).run(wish)
             except KeyboardInterrupt:
-                if any(trial["method"] in study.methods for trial in place.all()):
+                with suppress(InvalidFile):  # if there is nothing to write yet
                     write_table(study, place, output)
                 raise
     result, paths = write_table(study, place, output)

@@ -125,10 +125,10 @@ class Runner:
 def write_table(study: Study, place: Place, output: Path) -> tuple[Result, list[Path]]:
     """Writes table, text and pictures of all finished trials of a study, and where they come from."""
     trials = list(place.all())
-    ours = sum(trial["method"] in study.methods for trial in trials)
-    if not ours:
+    rows = rows_of(trials, study.methods)
+    if not rows:
         raise InvalidFile(f"{place.results}: has no finished trial of {study.name}; nothing is written")
-    result = table(study.name, study.title, rows_of(trials, study.methods))
-    paths = [*write_result(result, output), *write_pictures(study.name, draw(result.rows), output)]
-    about = origin(study.name, paths) | {"trials": ours}
+    result = table(study.name, study.title, rows)
+    paths = [*write_result(result, output), *write_pictures(study.name, draw(rows), output)]
+    about = origin(study.name, paths) | {"trials": sum(trial["method"] in study.methods for trial in trials)}
     return result, [*paths, write_json(output / f"{study.name}.json", about)]

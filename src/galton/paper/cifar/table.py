@@ -28,26 +28,30 @@ Finished = Mapping[str, Any]
 
 
 def rows_of(trials: Iterable[Finished], methods: Mapping[str, Method]) -> list[Row]:
-    """Returns the rows of these methods; trials of others help to tell the spread of runs."""
+    """Returns the rows of these methods; trials of others help to tell the spread of runs.
+
+    Rows are of the trials with the best learning rate, of the method itself or of the one whose rate it takes.
+    """
     cells: dict[tuple[str, float, str], list[Finished]] = {}
     for trial in trials:
         cells.setdefault((trial["model"], trial["epsilon"], trial["method"]), []).append(trial)
-    chosen = {cell: _chosen(cell[2], runs) for cell, runs in cells.items()}
+    tuned = {cell: cells.get((*cell[:2], ALL[cell[2]].rate_of), cells[cell]) for cell in cells}
+    chosen = {cell: _chosen(cell[2], runs, best_rate(tuned[cell])) for cell, runs in cells.items()}
     spreads = {
         place: pooled([_accuracies(runs) for cell, runs in chosen.items() if cell[:2] == place])
         for place in {cell[:2] for cell in cells}
     }
     order = list(methods)
-    ours = sorted((cell for cell in cells if cell[2] in methods), key=lambda cell: (*cell[:2], order.index(cell[2])))
-    return [_row(methods[cell[2]], cells[cell], chosen[cell], spreads[cell[:2]]) for cell in ours]
+    ours = [cell for cell, runs in chosen.items() if cell[2] in methods and runs]
+    ours.sort(key=lambda cell: (*cell[:2], order.index(cell[2])))
+    return [_row(methods[cell[2]], tuned[cell], chosen[cell], spreads[cell[:2]]) for cell in ours]
 
 
-def _chosen(method: str, trials: Sequence[Finished]) -> list[Finished]:
-    """The trials with the best learning rate."""
+def _chosen(method: str, trials: Sequence[Finished], rate: float) -> list[Finished]:
+    """The trials with this learning rate; none if they are still to come."""
     plans = {trial["setup"]["plan"] for trial in trials}
     if len(plans) > 1:
         raise InvalidFile(f"trials of {method} at epsilon {trials[0]['epsilon']:g} are of {len(plans)} plans, not one")
-    rate = best_rate(trials)
     return [trial for trial in trials if trial["rate"] == rate]
 
 
@@ -55,7 +59,7 @@ def _accuracies(trials: Sequence[Finished]) -> list[float]:
     return [100 * trial["accuracy"] for trial in trials]
 
 
-def _row(method: Method, trials: Sequence[Finished], chosen: Sequence[Finished], spread: Spread | None) -> Row:
+def _row(method: Method, tuned: Sequence[Finished], chosen: Sequence[Finished], spread: Spread | None) -> Row:
     accuracies = _accuracies(chosen)
     mean, low, high = interval(accuracies, spread)
     first = chosen[0]
@@ -69,7 +73,7 @@ def _row(method: Method, trials: Sequence[Finished], chosen: Sequence[Finished],
         "trials": len(chosen),
         "accuracies": " ".join(f"{one:.2f}" for one in accuracies),
         "rate": first["rate"],
-        "rates_tried": " ".join(f"{one:g}" for one in sorted({trial["rate"] for trial in trials})),
+        "rates_tried": " ".join(f"{one:g}" for one in sorted({trial["rate"] for trial in tuned})),
         "guaranteed_epsilon": first["guarantee"]["epsilon"],
         "adjacency": first["guarantee"]["adjacency"],
         "strategy": first["strategy"],
