@@ -84,6 +84,13 @@ def test_damaged_files_are_refused(content: bytes, parts: dict[str, Part], tmp_p
         load_cifar(tmp_path, checked=False)
 
 
+def test_one_missing_file_is_missing_data(parts: dict[str, Part], tmp_path: Path) -> None:
+    write_binary(tmp_path, parts)
+    (tmp_path / "data_batch_3.bin").unlink()
+    with pytest.raises(MissingData, match=r"data_batch_3.*fetch-cifar"):
+        load_cifar(tmp_path, checked=False)
+
+
 def test_without_the_data_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="fetch-cifar"):
         load_cifar(tmp_path)

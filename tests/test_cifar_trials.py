@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from galton.errors import InvalidArgument
+from galton.errors import InvalidArgument, InvalidFile
 from galton.paper.cifar.data import Cifar, Part
 from galton.paper.cifar.experiment import METHODS, PRACTICAL, Setting, find_methods, plan_for
 from galton.paper.cifar.models import NETWORKS
 from galton.paper.cifar.study import STUDIES, Runner, Wish, default_rates, write_table
-from galton.paper.cifar.table import best_rate, interval, pooled, rows_of
+from galton.paper.cifar.table import best_rate, interval, pooled, rows_of, table
 from galton.paper.cifar.trials import Place, Trial
 from galton.paper.writing import read_rows
 from galton.plan import load_plan
@@ -190,7 +190,7 @@ def trial(method: str, rate: float, accuracy: float) -> dict[str, Any]:
         "rmse": 1.0,
         "batching": "",
         "guarantee": {"epsilon": 1.0, "adjacency": "zero-out"},
-        "setup": {"plan": method},
+        "setup": {"plan": method, "network": {}, "setting": {}},
     }
 
 
@@ -291,6 +291,9 @@ def test_methods_are_found_by_name() -> None:
         (("cifar", "--method", "dpsgd"), "method"),
         (("cifar", "--epsilon", "0"), "epsilon"),
         (("cifar", "--epsilon", "one"), "epsilon"),
+        (("cifar", "--epsilon", "1,101"), "epsilon"),
+        (("cifar", "--redraw", "--model", "vgg"), "model"),
+        (("cifarr",), "cifar-practical"),
         (("cifar", "--rate", "-1"), "rate"),
         (("cifar", "--trials", "0"), "trials"),
         (("cifar", "--model", "resnet"), "model"),
@@ -316,6 +319,58 @@ def test_without_a_trial_no_table_is_written_over(tmp_path: Path) -> None:
     assert (found.code, found.out) == (2, "")
     assert "no finished trial" in found.err
     assert (tmp_path / "cifar.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"accuracy": 7.5}, "accuracy"),
+        ({"train_accuracy": None}, "train_accuracy"),
+        ({"epsilon": "4"}, "epsilon"),
+        ({"setup": 3}, "setup"),
+        ({"guarantee": {"epsilon": 4.0}}, "guarantee.adjacency"),
+        ({"trial": 2}, "another trial"),
+        ({"seed": 1}, "another trial"),
+        ({"method": "blt"}, "another trial"),
+    ],
+)
+def test_a_trial_that_was_changed_is_refused(
+    change: dict[str, Any], named: str, finished: Path, tmp_path: Path
+) -> None:
+    (source,) = (finished / "results" / "cifar" / "trials").iterdir()
+    changed = tmp_path / "results" / "cifar" / "trials" / source.name
+    changed.parent.mkdir(parents=True)
+    changed.write_text(json.dumps(json.loads(source.read_text()) | change))
+    with pytest.raises(InvalidFile, match=named):
+        list(place(tmp_path).all())
+
+
+def test_a_copy_does_not_count_as_another_run(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "results", tmp_path / "results")
+    (source,) = (tmp_path / "results" / "cifar" / "trials").iterdir()
+    shutil.copy(source, source.with_name(source.name.replace("-1.json", "-2.json")))
+    with pytest.raises(InvalidFile, match="another trial"):
+        write_table(STUDIES["cifar"], place(tmp_path), tmp_path / "results")
+
+
+def test_trials_of_other_settings_are_not_compared() -> None:
+    other = trial("toeplitz", 0.1, 0.5)
+    other["setup"] |= {"setting": {"momentum": 0.0}}
+    with pytest.raises(InvalidFile, match="settings"):
+        rows_of([trial("blt", 0.1, 0.5), other], METHODS)
+
+
+def test_the_lower_of_equally_good_rates_is_taken() -> None:
+    """As when all of them diverge."""
+    for rates in ((0.1, 0.2), (0.2, 0.1)):
+        assert best_rate([trial("blt", rate, 0.1) for rate in rates]) == 0.1
+
+
+def test_the_text_says_where_an_epsilon_is_not_guaranteed() -> None:
+    shuffled = trial("shuffling", 0.1, 0.5)
+    shuffled["guarantee"] = {"epsilon": 2.815, "adjacency": "zero-out"}
+    text = table("x", "x", rows_of([trial("unamplified", 0.1, 0.5), shuffled], PRACTICAL)).text
+    assert text.count("guaranteed epsilon 2.81 only") == 1
 
 
 def test_a_table_can_be_drawn_again_without_the_data(finished: Path, tmp_path: Path) -> None:

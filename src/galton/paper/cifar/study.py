@@ -109,7 +109,7 @@ class Runner:
 
     def _trial(self, model: str, method: Method, epsilon: float, rate: float, number: int) -> Json:
         """Returns a trial that was finished before, or is finished now."""
-        network, trial = find_network(model), Trial(model, method.name, epsilon, rate, number)
+        network, trial = find_network(model), Trial(model, method.name, float(epsilon), float(rate), number)
         plan = self._plan(method, epsilon)
         found = self.place.find(trial, network, setup_of(network, plan, self.setting))
         return found or run_trial(trial, network, method, plan, self.data, self.setting, self.place, self.progress)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
+from galton import files
 from galton.errors import InvalidFile
 from galton.paper import drawing
 from galton.paper.cifar.experiment import ALL, Method
@@ -32,6 +33,8 @@ def rows_of(trials: Iterable[Finished], methods: Mapping[str, Method]) -> list[R
 
     Rows are of the trials with the best learning rate, of the method itself or of the one whose rate it takes.
     """
+    trials = list(trials)
+    _check_alike(trials)
     cells: dict[tuple[str, float, str], list[Finished]] = {}
     for trial in trials:
         cells.setdefault((trial["model"], trial["epsilon"], trial["method"]), []).append(trial)
@@ -45,6 +48,15 @@ def rows_of(trials: Iterable[Finished], methods: Mapping[str, Method]) -> list[R
     ours = [cell for cell, runs in chosen.items() if cell[2] in methods and runs]
     ours.sort(key=lambda cell: (*cell[:2], order.index(cell[2])))
     return [_row(methods[cell[2]], tuned[cell], chosen[cell], spreads[cell[:2]]) for cell in ours]
+
+
+def _check_alike(trials: Iterable[Finished]) -> None:
+    """Refuses to compare trials of one model with other layers or settings."""
+    known: dict[str, str] = {}
+    for trial in trials:
+        alike = files.canonical({name: trial["setup"][name] for name in ("network", "setting")})
+        if known.setdefault(trial["model"], alike) != alike:
+            raise InvalidFile(f"trials of {trial['model']} are of several networks or settings, not one")
 
 
 def _chosen(method: str, trials: Sequence[Finished], rate: float) -> list[Finished]:
@@ -85,11 +97,11 @@ def _row(method: Method, tuned: Sequence[Finished], chosen: Sequence[Finished], 
 
 
 def best_rate(trials: Sequence[Finished]) -> float:
-    """Returns the learning rate with the best accuracy on training examples, in the first trial of each."""
+    """Returns the learning rate with the best accuracy on training examples in its first trial, the lower of equals."""
     first: dict[float, Finished] = {}
     for trial in sorted(trials, key=lambda trial: trial["trial"]):
         first.setdefault(trial["rate"], trial)
-    return float(max(first, key=lambda rate: first[rate]["train_accuracy"]))
+    return float(max(first, key=lambda rate: (first[rate]["train_accuracy"], -rate)))
 
 
 class Spread(NamedTuple):
@@ -140,7 +152,9 @@ def _text(rows: Rows) -> str:
     for model, epsilon in dict.fromkeys((row["model"], number(row, "epsilon")) for row in rows):
         cell = [row for row in rows if (row["model"], row["epsilon"]) == (model, epsilon)]
         cell.sort(key=lambda row: -number(row, "accuracy"))
-        lines.append(f"{model}, epsilon {epsilon:g}: " + "; ".join(_words(row) for row in cell) + ".")
+        tried = {str(row["rates_tried"]) for row in cell}
+        same = f" (rates tried: {', '.join(tried.pop().split())})" if len(tried) == 1 else ""
+        lines.append(f"{model}, epsilon {epsilon:g}{same}: " + "; ".join(_words(row, not same) for row in cell) + ".")
     lines.append(
         "Per cent of the 10,000 test images; +- is half of Student's 95% interval over runs, whose spread is taken to "
         "be the same for all methods with one model and epsilon (none where nothing was run twice). Where several "
@@ -152,15 +166,16 @@ def _text(rows: Rows) -> str:
     return "\n".join(lines)
 
 
-def _words(row: Row) -> str:
+def _words(row: Row, with_rates: bool) -> str:
     spread = "" if row["high"] is None else f" +- {number(row, 'high') - number(row, 'accuracy'):.2f}"
     trials = f"{row['trials']} run" + ("" if row["trials"] == 1 else "s")
     rates = [float(one) for one in str(row["rates_tried"]).split()]
     edge = len(rates) > 1 and number(row, "rate") in (rates[0], rates[-1])
-    rate = f"rate {number(row, 'rate'):g}" + (
-        f", the {'least' if row['rate'] == rates[0] else 'largest'} tried" if edge else ""
-    )
-    return f"{row['series']} {number(row, 'accuracy'):.2f}{spread} ({trials}, {rate})"
+    rate = f"rate {number(row, 'rate'):g}" + (" of " + " ".join(f"{one:g}" for one in rates) if with_rates else "")
+    rate += f", the {'least' if row['rate'] == rates[0] else 'largest'} tried" if edge else ""
+    given = number(row, "guaranteed_epsilon")
+    only = f", guaranteed epsilon {given:.3g} only" if given > number(row, "epsilon") else ""
+    return f"{row['series']} {number(row, 'accuracy'):.2f}{spread} ({trials}, {rate}{only})"
 
 
 def draw(rows: Rows) -> Any:

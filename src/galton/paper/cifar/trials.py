@@ -19,10 +19,10 @@ import optax
 from galton import files
 from galton.errors import InvalidArgument, InvalidFile
 from galton.files import Json
-from galton.paper.cifar.clipping import clipped_sum
+from galton.paper.cifar.clipping import clipped_sum, order_of_sums
 from galton.paper.cifar.data import Cifar, Part
-from galton.paper.cifar.experiment import Method, Setting, plain
-from galton.paper.cifar.models import Network, Params, cross_entropy
+from galton.paper.cifar.experiment import ALL, Method, Setting, plain
+from galton.paper.cifar.models import NETWORKS, Network, Params, cross_entropy
 from galton.paper.provenance import machine
 from galton.plan import Plan
 from galton.provenance import now, versions
@@ -83,7 +83,7 @@ class Place:
 
     def folder(self, trial: Trial, network: Network, setup: Json) -> Path:
         """Of a run under way: another one for another plan, network, setting, or order of sums."""
-        exactly = files.digest(setup | {"at_once": network.at_once})
+        exactly = files.digest(setup | order_of_sums(network))
         return self.runs / f"{trial.name}-{exactly.removeprefix('sha256:')[:12]}"
 
     def find(self, trial: Trial, network: Network, setup: Json) -> Json | None:
@@ -119,6 +119,32 @@ def _read(path: Path) -> Json:
     body = files.read_json(path)
     if body.get("format") != FORMAT or body.get("version") != VERSION:
         raise InvalidFile(f"{path}: must be a {FORMAT} of version {VERSION}")
+    for name, kind in _KINDS.items():
+        if not isinstance(_at(body, name), kind):
+            raise InvalidFile(f"{path}: {name} must be a {kind.__name__}")
+    trial = Trial(*(body[name] for name in ("model", "method", "epsilon", "rate", "trial")))
+    if trial.name != path.stem or trial.seed != body["seed"] or trial.method not in ALL or trial.model not in NETWORKS:
+        raise InvalidFile(f"{path}: holds another trial than its name says ({trial.name}, seed {body['seed']})")
+    for name in ("accuracy", "train_accuracy"):
+        if not 0 <= body[name] <= 1:
+            raise InvalidFile(f"{path}: {name} must lie between 0 and 1, not {body[name]:g}")
+    return body
+
+
+_KINDS = {
+    **dict.fromkeys(("model", "method", "strategy", "batching", "guarantee.adjacency", "setup.plan"), str),
+    **dict.fromkeys(("epsilon", "rate", "accuracy", "train_accuracy", "noise_multiplier", "rmse"), float),
+    **dict.fromkeys(("trial", "seed"), int),
+    **dict.fromkeys(("setup.network", "setup.setting"), dict),
+    "guarantee.epsilon": float,
+}
+"""What is relied on when a trial is read."""
+
+
+def _at(body: Any, name: str) -> Any:
+    """The value at a name with dots; None if there is none."""
+    for part in name.split("."):
+        body = body.get(part) if isinstance(body, dict) else None
     return body
 
 
@@ -168,7 +194,7 @@ def run_trial(
         "curve": looks.curve,
         "guarantee": {"epsilon": plan.epsilon, "delta": plan.delta, "adjacency": plan.adjacency},
         "setup": setup,
-        "at_once": network.at_once,
+        "order_of_sums": order_of_sums(network),
         "strategy": plan.spec if not method.noise_of else f"that of {method.noise_of}",
         "noise_multiplier": plan.noise_multiplier,
         "rmse": plan.rmse,
