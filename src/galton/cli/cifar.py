@@ -24,7 +24,7 @@ STUDIES = {
 """What can be trained, in words."""
 MOST = 100.0
 """The largest epsilon that is planned for."""
-SHOWN = ("model", "epsilon", "series", "accuracy", "low", "high", "trials", "rate", "guaranteed_epsilon")
+SHOWN = ("model", "epsilon", "series", "accuracy", "low", "high", "trials", "rate")
 """Columns that fit on a screen; the CSV has all."""
 
 
