@@ -229,9 +229,12 @@ def test_the_practical_study_trains_on_batches_that_are_cut(data: Cifar, tmp_pat
     assert shuffled.epsilon > 4
     found = {one["method"]: one for one in where.all()}
     assert found["shuffling"]["guarantee"]["epsilon"] == shuffled.epsilon
-    assert set(found) == {"blt", "cut-balls-in-bins", "shuffling"}, "the rate is chosen for the method whose C it is"
+    assert set(found) == {"cut-balls-in-bins", "shuffling"}, "there is no rate to choose"
     result, _ = write_table(STUDIES["cifar-practical"], where, tmp_path / "results")
     assert [row["series"] for row in result.rows] == [PRACTICAL[n].words for n in ("cut-balls-in-bins", "shuffling")]
+    Runner(data, where, TINY).run(wish("cut-balls-in-bins", rates=(0.1, 1e-9)))
+    tried = {(one["method"], one["rate"]) for one in where.all()}
+    assert {("blt", 0.1), ("blt", 1e-9)} <= tried, "the rate is chosen for the method whose C it is"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW) for name in METHODS])

@@ -91,12 +91,15 @@ class Runner:
     _plans: dict[tuple[Method, float], Plan] = field(default_factory=dict)
 
     def run(self, wish: Wish) -> None:
-        """Runs all rates of all cells once, the likeliest rates first; then the other trials at the best of them."""
+        """Runs all rates of all cells once, the likeliest rates first; then the other trials at the best of them.
+
+        A method that takes the rate of another has that one run for it, unless there is one rate only.
+        """
         tuned = dict.fromkeys(ALL[method.rate_of] for method in wish.methods)
         grids = {epsilon: wish.rates or default_rates(epsilon) for epsilon in wish.epsilons}
         for turn in zip(*grids.values(), strict=True):
             for epsilon, rate in zip(grids, turn, strict=True):
-                for method in tuned:
+                for method in tuned if len(grids[epsilon]) > 1 else ():
                     self._trial(wish.model, method, epsilon, rate, 1)
         for number in range(1, wish.trials + 1):
             for epsilon in wish.epsilons:
@@ -105,6 +108,8 @@ class Runner:
                     self._trial(wish.model, method, epsilon, rate, number)
 
     def _best(self, model: str, method: Method, epsilon: float, rates: Sequence[float]) -> float:
+        if len(rates) == 1:
+            return rates[0]
         return best_rate([self._trial(model, method, epsilon, rate, 1) for rate in rates])
 
     def _trial(self, model: str, method: Method, epsilon: float, rate: float, number: int) -> Json:
