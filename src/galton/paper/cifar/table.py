@@ -191,7 +191,7 @@ def draw(rows: Rows) -> Any:
             shift = 0.8 * ((index + 0.5) / len(names) - 0.5)
             places = [epsilons.index(number(row, "epsilon")) + shift for row in of]
             means = [number(row, "accuracy") for row in of]
-            half = [0.0 if row["high"] is None else number(row, "high") - number(row, "accuracy") for row in of]
+            half = [math.nan if row["high"] is None else number(row, "high") - number(row, "accuracy") for row in of]
             look = drawing.style(name, index) | {"linestyle": "none"}
             axis.errorbar(places, means, yerr=half, label=name, capsize=2, elinewidth=0.8, **look)
             for place, row in zip(places, of, strict=True):
@@ -204,7 +204,7 @@ def draw(rows: Rows) -> Any:
         axis.grid(axis="y", alpha=0.3, linewidth=0.6)
         counts = sorted({int(number(row, "trials")) for row in shown})
         axis.set(xlabel="epsilon", ylabel="test accuracy (%)", title=f"{model}, {_runs(counts)}")
-        axis.legend(fontsize="small", loc="upper left")
+        axis.legend(fontsize="small", loc="lower right")
     return figure
 
 
