@@ -11,7 +11,7 @@ import typer
 
 from galton.cli import app, options, show
 from galton.cli.cifar import STUDIES, CifarOptions, print_result, run_study
-from galton.errors import InvalidArgument, choice
+from galton.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from galton.paper import Point, Question, Recipe, Result
@@ -62,10 +62,8 @@ def paper(
     if list_:
         said.refuse("--list")
         return _list(RESULTS, as_json)
-    known = (*RESULTS, *STUDIES, ALL)
     if name is None:
-        raise InvalidArgument("name", None, "must be one of " + ", ".join(known))
-    choice("name", name, known)
+        raise InvalidArgument("name", None, "must be one of " + ", ".join((*RESULTS, *STUDIES, ALL)))
     if output.exists() and not output.is_dir():
         raise InvalidArgument("output", str(output), "must be a folder")
     if fresh and redraw:
@@ -79,7 +77,7 @@ def paper(
             )
         return run_study(name, said, output, redraw, as_json)
     said.refuse(name)
-    recipes = find_results(name)
+    recipes = find_results(name, tuple(STUDIES))
     cache = default_cache().emptied() if fresh else default_cache()
     memory: dict[Question, Point] = {}  # serves the next result, even where the cache must not
 

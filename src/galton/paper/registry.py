@@ -22,10 +22,11 @@ _RECIPES = (
 RESULTS: dict[str, Recipe] = {recipe.name: recipe for recipe in _RECIPES}
 
 
-def find_results(name: str) -> list[Recipe]:
-    """Returns the recipe of this name, or all of them."""
+def find_results(name: str, besides: tuple[str, ...] = ()) -> list[Recipe]:
+    """Returns the recipe of this name, or all of them; `besides` are names that an error should mention too."""
     if name == ALL:
         return list(_RECIPES)
     if name not in RESULTS:
-        raise InvalidArgument("name", name, "must be one of " + ", ".join((*RESULTS, ALL)) + " (galton paper --list)")
+        names = ", ".join((*RESULTS, *besides, ALL))
+        raise InvalidArgument("name", name, f"must be one of {names} (galton paper --list)")
     return [RESULTS[name]]
