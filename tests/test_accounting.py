@@ -390,6 +390,13 @@ def test_garbage_gives_an_error_of_ours_or_a_finite_result(
     assert 0 <= limits[0] <= limits[1] <= limits[2] < math.inf
 
 
+@pytest.mark.parametrize("bins", [1, 2])
+def test_an_astronomical_epsilon_leaves_nothing(bins: int) -> None:
+    """The half-space is then infinitely far away."""
+    found = delta(dominating_pair(Toeplitz(4, [1e-24]), bins, 1e100), 5e231, Options(samples=200, seed=1))
+    assert 0 <= found.delta <= found.upper < 1e-100
+
+
 def test_merge_loss_is_reported_as_a_factor() -> None:
     strategy = square_root(256)
     pair = dominating_pair(strategy, 64, 3.0, 2)

@@ -56,7 +56,7 @@ def half_space(gram: FloatArray, epsilon: float) -> HalfSpace:
     """Returns the half-space of the smallest probability found: uniform weights, or better ones by L-BFGS."""
     bins = gram.shape[0]
     uniform = _bound(gram, np.full(bins, 1 / bins), epsilon)
-    if bins == 1:
+    if bins == 1 or uniform.bound < -1e6:  # nothing to gain, or nothing left
         return uniform
 
     def objective(logits: FloatArray) -> tuple[float, FloatArray]:
@@ -80,7 +80,8 @@ def _bound(gram: FloatArray, weights: FloatArray, epsilon: float) -> HalfSpace:
     entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
     offset = float(weights @ gram.diagonal()) / 2 + entropy - epsilon
     margin = 1e-9 + 1e-12 * weights.size
-    return HalfSpace(weights, spread, offset / spread + margin * (1 + abs(offset / spread)))
+    bound = max(offset / spread, -1e300)  # an infinite one would have no margin
+    return HalfSpace(weights, spread, bound + margin * (1 + abs(bound)))
 
 
 def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
