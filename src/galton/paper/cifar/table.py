@@ -18,6 +18,8 @@ from galton.paper.result import Result, Row, Rows, number
 LEVEL = 0.95
 BESIDE = 0.04
 """How far from its mean a run is drawn."""
+LEAST_ROOM = 3.0
+"""Points of accuracy that are kept free below the runs where there is one epsilon; a quarter of it above."""
 COLUMNS = (
     *("model", "epsilon", "series", "accuracy", "low", "high", "trials", "accuracies", "rate", "rates_tried"),
     *("guaranteed_epsilon", "adjacency", "strategy", "noise_multiplier", "rmse", "batching", "plan"),
@@ -204,6 +206,9 @@ def draw(rows: Rows) -> Any:
         axis.grid(axis="y", alpha=0.3, linewidth=0.6)
         counts = sorted({int(number(row, "trials")) for row in shown})
         axis.set(xlabel="epsilon", ylabel="test accuracy (%)", title=f"{model}, {_runs(counts)}")
+        if len(epsilons) == 1:  # nothing rises to the right: the legend needs room below
+            low, high = axis.get_ylim()
+            axis.set_ylim(low - max(high - low, LEAST_ROOM), high + LEAST_ROOM / 4)
         axis.legend(fontsize="small", loc="lower right")
     return figure
 
