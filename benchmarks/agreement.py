@@ -18,7 +18,7 @@ import numpy as np
 import galton
 from benchmarks.certificates import BINS, ROUNDS, quick_multiplier
 from benchmarks.common import markdown, write
-from galton.pair import Direction
+from galton.guarantee import Direction
 from galton.sampling import PlainSampler, draws
 from galton.sampling.frozen import frozen_estimator
 

@@ -24,7 +24,7 @@ from benchmarks.common import markdown, write
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.solve import walk
 from galton.bounds import BOUNDS
-from galton.pair import Direction, directions
+from galton.guarantee import Direction
 from galton.sampling import PlainSampler, draws
 from galton.sampling.frozen import blocks_for, frozen_estimator
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import galton
 from benchmarks.certificates import BINS, STRATEGIES, jax_privacy_rate
 from benchmarks.common import markdown, write
-from galton.pair import Direction
+from galton.guarantee import Direction
 from galton.sampling import HalfSpaceSampler, PlainSampler, Sampler, TiltedSampler, draws
 
 

@@ -30,7 +30,8 @@ from galton.accounting.options import derived_seed
 from galton.bounds import BOUNDS
 from galton.errors import GaltonError, InvalidArgument
 from galton.gaussian import gaussian_epsilon, gaussian_mu
-from galton.pair import Direction, Pair, dominating_pair
+from galton.guarantee import Direction
+from galton.pair import Pair, dominating_pair
 from galton.sampling import PlainSampler, draws
 from galton.strategies import Dense, Toeplitz, identity, square_root
 from tests.marks import SLOW, slow_after

@@ -45,7 +45,7 @@ from galton.baselines.statement import statement_from_json
 from galton.cache import Cache, default_cache
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_delta, gaussian_mu
-from galton.pair import Direction
+from galton.guarantee import Direction
 from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, column_banded, identity, square_root
 from galton.workloads import MatrixWorkload, Workload, momentum, prefix_sums
 from tests.truth import gaussian, random_allocation

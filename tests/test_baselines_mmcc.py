@@ -14,7 +14,7 @@ from galton.baselines import calibrate_mmcc, calibrate_poisson, calibrate_unampl
 from galton.baselines.mixtures import Shift, row_distribution, sums_of_bernoullis
 from galton.baselines.posterior import RowGroup, chances, past
 from galton.errors import FloatArray, InvalidArgument
-from galton.pair import Direction
+from galton.guarantee import Direction
 from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, identity, square_root
 from tests.truth import gaussian
 

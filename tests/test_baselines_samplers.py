@@ -11,7 +11,8 @@ from scipy.stats import norm
 
 from galton.accounting import Options, certify, delta
 from galton.errors import FloatArray, InvalidArgument
-from galton.pair import Direction, Pair, dominating_pair
+from galton.guarantee import Direction
+from galton.pair import Pair, dominating_pair
 from galton.sampling import (
     MaximumSampler,
     OrderStatisticsSampler,

@@ -21,7 +21,7 @@ import galton
 from galton import Options, cluster
 from galton.cluster import ClusterError, DaskPool, connect
 from galton.errors import InvalidArgument
-from galton.pair import Direction
+from galton.guarantee import Direction
 from galton.provenance import versions
 from galton.sampling import (
     HalfSpaceSampler,

@@ -16,7 +16,8 @@ from scipy.stats import kstest
 
 from galton.accounting.deterministic import direction_lower_bound, direction_upper_bound
 from galton.errors import FloatArray, InvalidArgument
-from galton.pair import Direction, Pair, dominating_pair
+from galton.guarantee import Direction
+from galton.pair import Pair, dominating_pair
 from galton.sampling import HalfSpaceSampler, PlainSampler, Sampler, Threads, TiltedSampler, choose_sampler, draws
 from galton.sampling.base import Layout, chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
@@ -163,7 +164,8 @@ def test_the_same_bits_however_chunks_are_scheduled(
 def test_memory_does_not_grow_with_the_number_of_samples() -> None:
     code = """
         import re
-        from galton.pair import Direction, dominating_pair
+        from galton.guarantee import Direction
+from galton.pair import dominating_pair
         from galton.sampling import PlainSampler, draws
         from galton.strategies import square_root
 

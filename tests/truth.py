@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from galton.errors import FloatArray
-from galton.pair import Direction
+from galton.guarantee import Direction
 
 RANDOM_ALLOCATION = Path(__file__).parent / "data" / "random_allocation.json"
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from galton.accountants import ACCOUNTANTS, Accountant, Standing, Statement
     from galton.accounting import (
         Calibration,
         Certificate,
@@ -31,15 +32,6 @@ if TYPE_CHECKING:
         epsilon_upper_bound,
         multiplier_upper_bound,
         profile,
-    )
-    from galton.baselines import (
-        MECHANISMS,
-        Comparison,
-        Mechanism,
-        Standing,
-        Statement,
-        compare,
-        plot_comparison,
     )
     from galton.batching import (
         BallsInBins,
@@ -61,8 +53,10 @@ if TYPE_CHECKING:
         truncation_probability,
     )
     from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein
+    from galton.comparison import MECHANISMS, Comparison, Mechanism, compare, plot_comparison
     from galton.errors import GaltonError, InvalidArgument, InvalidFile
     from galton.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+    from galton.guarantee import Adjacency, Direction, Guarantee
     from galton.noise import (
         CorrelatedNoise,
         Journal,
@@ -74,8 +68,8 @@ if TYPE_CHECKING:
         load_state,
         save_state,
     )
-    from galton.optimization import Optimized, min_separation_sensitivity, optimize, unamplified_optimum
-    from galton.pair import Direction, Pair, dominating_pair
+    from galton.optimization import Optimized, optimize, unamplified_optimum
+    from galton.pair import Pair, dominating_pair
     from galton.plan import Plan, Verification, load_plan, make_plan, save_plan, verify_plan
     from galton.strategies import (
         Blt,
@@ -92,6 +86,7 @@ if TYPE_CHECKING:
         save_strategy,
         square_root,
     )
+    from galton.strategies.sensitivity import min_separation_sensitivity
     from galton.training import PlanViolated, TrainingRun, check_record
     from galton.workloads import MatrixWorkload, Training, Workload, cooldown, momentum, prefix_sums
 
@@ -100,7 +95,8 @@ _ROOMS = {
         "Calibration Certificate DeltaEstimate EpsilonEstimate Ledger Options Profile calibrate certify default_ledger "
         "delta delta_upper_bound epsilon epsilon_upper_bound multiplier_upper_bound profile"
     ),
-    "galton.baselines": "Comparison MECHANISMS Mechanism Standing Statement compare plot_comparison",
+    "galton.accountants": "ACCOUNTANTS Accountant Standing Statement",
+    "galton.comparison": "Comparison MECHANISMS Mechanism compare plot_comparison",
     "galton.batching": (
         "BallsInBins Batch Batches CyclicPoisson FixedOrder MinSeparation Poisson Scheme Shuffle "
         "StreamingBallsInBins Truncation open_records physical_size scheme_from_json shuffle_records "
@@ -112,21 +108,26 @@ _ROOMS = {
     "galton.noise": (
         "CorrelatedNoise Journal NoiseReused NoiseRun NoiseState fresh_key key_from_seed load_state save_state"
     ),
-    "galton.optimization": "Optimized min_separation_sensitivity optimize unamplified_optimum",
-    "galton.pair": "Direction Pair dominating_pair",
+    "galton.optimization": "Optimized optimize unamplified_optimum",
+    "galton.guarantee": "Adjacency Direction Guarantee",
+    "galton.pair": "Pair dominating_pair",
     "galton.plan": "Plan Verification load_plan make_plan save_plan verify_plan",
     "galton.strategies": (
         "Blt ColumnBanded Dense Scaled Strategy Toeplitz Tree column_banded identity load_strategy parse_strategy "
         "save_strategy square_root"
     ),
+    "galton.strategies.sensitivity": "min_separation_sensitivity",
     "galton.training": "PlanViolated TrainingRun check_record",
     "galton.workloads": "MatrixWorkload Training Workload cooldown momentum prefix_sums",
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
+    "ACCOUNTANTS",
     "BOUNDS",
     "MECHANISMS",
+    "Accountant",
+    "Adjacency",
     "BallsInBins",
     "Batch",
     "Batches",
@@ -145,6 +146,7 @@ __all__ = [
     "EpsilonEstimate",
     "FixedOrder",
     "GaltonError",
+    "Guarantee",
     "InvalidArgument",
     "InvalidFile",
     "Journal",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import math
@@ -23,6 +24,15 @@ def canonical(value: Any) -> str:
 def pretty(value: Any) -> str:
     """Returns JSON text for people, with the keys in their own order."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """Returns a value made of dictionaries, lists and dataclass fields with every enum member as its value."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def digest(value: Any) -> str:

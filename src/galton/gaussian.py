@@ -8,6 +8,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from galton.errors import non_negative, positive, probability
+from galton.guarantee import Guarantee
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -43,3 +44,12 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     while gaussian_delta(epsilon, high) <= delta:
         high *= 2
     return float(brentq(lambda x: gaussian_delta(epsilon, x) - delta, low, high, xtol=1e-300, rtol=1e-12, maxiter=1000))
+
+
+def unamplified_multiplier(guarantee: Guarantee) -> float:
+    """Returns the exact sensitivity-1 noise multiplier of a run without amplification.
+
+    >>> round(unamplified_multiplier(Guarantee(1.0, 1e-5)), 4)
+    3.7306
+    """
+    return guarantee.sides / gaussian_mu(guarantee.epsilon, guarantee.delta)

@@ -6,44 +6,16 @@ matrix G = M^T M / sigma^2. The accountant sees nothing else.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from galton.errors import FloatArray, InvalidArgument, array, choice, count, positive
+from galton.errors import FloatArray, InvalidArgument, array, count, positive
 from galton.strategies.base import Strategy
 
 ROUNDOFF = 2.0**-53
 MOST_BINS = 20_000
-
-
-class Direction(enum.Enum):
-    """Which hockey-stick divergence is meant."""
-
-    MIXTURE_FIRST = "mixture-first"
-    """H(P || Q): REMOVE in the words of dp-accounting."""
-    NOISE_FIRST = "noise-first"
-    """H(Q || P): ADD in the words of dp-accounting."""
-    REPLACE = "replace"
-    """H(P || P mirrored): one example exchanged for another."""
-
-
-ADJACENCIES: dict[str, tuple[Direction, ...]] = {
-    "add-or-remove": (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST),
-    "add": (Direction.NOISE_FIRST,),
-    "remove": (Direction.MIXTURE_FIRST,),
-    "replace": (Direction.REPLACE,),
-    "zero-out": (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST),
-}
-"""Zero-out: an example is exchanged for one that contributes nothing, in the same place. The divergences are those of
-add-or-remove; numbers and sizes are the same on both sides, so that truncation and fixed batch sizes are covered."""
-
-
-def directions(adjacency: str) -> tuple[Direction, ...]:
-    """Returns the divergences whose maximum is delta under this adjacency."""
-    return ADJACENCIES[choice("adjacency", adjacency, tuple(ADJACENCIES))]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from galton.accounting.estimate import DeltaEstimate, delta_with_failure
 from galton.accounting.options import Options, derived_seed
 from galton.accounting.quick import multiplier_bracket, quick_multiplier
 from galton.accounting.solve import solve
-from galton.errors import GaltonError, InvalidArgument, positive, probability
-from galton.gaussian import gaussian_mu
-from galton.pair import Direction, Pair
+from galton.errors import GaltonError, InvalidArgument, positive
+from galton.gaussian import unamplified_multiplier
+from galton.guarantee import Direction, Guarantee, as_guarantee
+from galton.pair import Pair
 from galton.sampling import PlainSampler, draws
 
 DEFAULT_TAU = 1.05
@@ -29,6 +30,7 @@ class Calibration:
 
     Attributes:
       noise_multiplier: sensitivity-1 noise multiplier.
+      guarantee: what it was calibrated for.
       target: the delta that was aimed at, claimed delta / tau.
       unamplified: the multiplier without amplification (exact).
       check: delta at the multiplier on fresh samples; its upper limit is below the claimed delta. Check number k
@@ -36,11 +38,9 @@ class Calibration:
     """
 
     noise_multiplier: float
-    epsilon: float
-    delta: float
+    guarantee: Guarantee
     tau: float
     target: float
-    adjacency: str
     unamplified: float
     iterations: int
     check: DeltaEstimate
@@ -49,55 +49,77 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
-        return asdict(self)
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "guarantee"}
+        return self.guarantee.to_json() | own | {"check": self.check.to_json()}
 
 
 def calibrate(
-    pair: Pair, epsilon: float, target: float, options: Options | None = None, tau: float = DEFAULT_TAU
+    pair: Pair,
+    epsilon: float | Guarantee,
+    delta: float | None = None,
+    *,
+    options: Options | None = None,
+    tau: float = DEFAULT_TAU,
 ) -> Calibration:
-    """Returns the smallest noise multiplier at which delta(epsilon) is target / tau, checked on fresh samples.
+    """Returns the smallest noise multiplier at which delta(epsilon) is delta / tau, checked on fresh samples.
 
-    The room between target / tau and target is what a certificate needs to prove the claim. The multiplier of `pair`
-    is ignored. If the check's upper limit exceeds the target, the multiplier is raised until it does not: the
-    answer errs towards more noise.
+    The room between delta / tau and delta is what a certificate needs to prove the claim. If the check's upper limit
+    exceeds delta, the multiplier is raised until it does not: the answer errs towards more noise.
+
+    Formal guarantee: except with probability 1 - options.confidence over the accountant's random numbers, a run with
+    this multiplier meets the guarantee. This is no certificate: nothing is written to the ledger of attempts.
+
+    Args:
+      pair: the mechanism; its own noise multiplier is ignored.
+      epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
+      delta: of the guarantee, unless the first argument is all of it.
+      options: how to sample.
+      tau: how much room is left, as a factor of delta.
+
+    Returns:
+      The multiplier and the evidence for it.
+
+    Example:
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4)
+      >>> calibration = calibrate(pair, epsilon=2.0, delta=1e-3, options=Options(seed=1))
+      >>> calibration.check.upper <= 1e-3 and calibration.noise_multiplier < calibration.unamplified
+      True
     """
+    guarantee = as_guarantee(epsilon, delta)
     options = options or Options()
-    positive("epsilon", epsilon)
-    probability("delta", target)
     if not 1.001 <= positive("tau", tau) <= 1000:
         raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000, so that there is room to prove the claim")
     start = time.perf_counter()
     seed = options.fresh_seed()
-    aim = target / tau
-    sides = 2 if options.adjacency == "replace" else 1
-    unamplified = sides / gaussian_mu(epsilon, target)
-    bracket = multiplier_bracket(pair, epsilon, aim, options.adjacency)
+    claim, aim = guarantee.delta, guarantee.with_delta(guarantee.delta / tau)
+    bracket = multiplier_bracket(pair, aim)
     highest = bracket[1]
     if options.sampler == "plain":
-        multiplier, steps = _by_plain_samples(pair, epsilon, aim, bracket, seed, options)
+        multiplier, steps = _by_plain_samples(pair, aim, bracket, seed, options)
     else:
-        multiplier, steps = quick_multiplier(pair, epsilon, aim, options, seed)
+        multiplier, steps = quick_multiplier(pair, aim, options, seed)
     for index in range(_CHECKS):
         failure = (1 - options.confidence) / 2 ** (index + 1)
         width = replace(options, rel_width=min(tau - 1, 0.1))
-        check = delta_with_failure(pair.at(multiplier), epsilon, width, seed, failure, f"check {index}")
-        if check.upper <= target or multiplier >= highest:
+        check = delta_with_failure(
+            pair.at(multiplier), guarantee.epsilon, guarantee.adjacency, width, seed, failure, f"check {index}"
+        )
+        if check.upper <= claim or multiplier >= highest:
             break
-        multiplier = min(highest, multiplier * 1.002 * (check.upper / target) ** 0.08)
+        multiplier = min(highest, multiplier * 1.002 * (check.upper / claim) ** 0.08)
         steps += 1
-    if not check.upper <= target:
+    if not check.upper <= claim:
         raise GaltonError(
-            f"calibrate: delta <= {target:g} could not be confirmed with {check.samples} samples; "
+            f"calibrate: delta <= {claim:g} could not be confirmed with {check.samples} samples; "
             "raise samples, or use sampler auto"
         )
     return Calibration(
         noise_multiplier=multiplier,
-        epsilon=float(epsilon),
-        delta=float(target),
+        guarantee=guarantee,
         tau=float(tau),
-        target=aim,
-        adjacency=options.adjacency,
-        unamplified=unamplified,
+        target=aim.delta,
+        unamplified=unamplified_multiplier(guarantee),
         iterations=steps,
         check=check,
         seed=seed,
@@ -106,7 +128,7 @@ def calibrate(
 
 
 def _by_plain_samples(
-    pair: Pair, epsilon: float, aim: float, bracket: tuple[float, float], seed: int, options: Options
+    pair: Pair, aim: Guarantee, bracket: tuple[float, float], seed: int, options: Options
 ) -> tuple[float, int]:
     """The same plain samples at every multiplier: delta is then a smooth, decreasing function of it."""
     steps = 0
@@ -115,16 +137,16 @@ def _by_plain_samples(
         def at(multiplier: float) -> float:
             sampler = PlainSampler(pair.at(multiplier), direction)
             run = draws(sampler, options.budget(), derived_seed(seed, "fit"), options.pool, options.progress)
-            return float(np.sum([sampler.values(draw, epsilon).sum() for draw in run])) / options.budget()
+            return float(np.sum([sampler.values(draw, aim.epsilon).sum() for draw in run])) / options.budget()
 
         return at
 
-    means = [mean(direction) for direction in options.directions]
+    means = [mean(direction) for direction in aim.directions]
 
     def largest(multiplier: float) -> float:
         nonlocal steps
         steps += 1
-        return max(one(multiplier) for one in means)
+        return max(mean_at(multiplier) for mean_at in means)
 
-    guess = min(bracket[1], multiplier_upper_bound(pair, epsilon, aim, options.adjacency))
-    return solve(largest, aim, guess, *bracket), steps
+    guess = min(bracket[1], multiplier_upper_bound(pair, aim))
+    return solve(largest, aim.delta, guess, *bracket), steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from galton.accounting.ledger import Ledger, default_ledger
 from galton.accounting.options import SEQUENCE, Options, derived_seed
 from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
 from galton.errors import InvalidArgument, positive, probability
-from galton.pair import Direction, Pair
+from galton.fields import Fields
+from galton.guarantee import Adjacency, Direction, Guarantee, as_guarantee
+from galton.pair import Pair
 from galton.provenance import now, versions
 from galton.sampling import choose_sampler, draws
 
@@ -31,9 +33,20 @@ _MOST_SAMPLES = 10**8
 
 @dataclass(frozen=True)
 class DirectionVerdict:
-    """How the claim fared in one direction."""
+    """How the claim fared in one direction.
 
-    direction: str
+    Attributes:
+      direction: mixture-first (REMOVE), noise-first (ADD) or replace.
+      accepted: whether the claim was proved here.
+      estimate: mean of the samples.
+      delta_upper: what was proved.
+      samples, budget: samples taken, and how many would have been taken at most.
+      sampler, reason: which sampler, and why.
+      order, range: of that sampler.
+      slack_epsilon, lost: what floating point may cost; included in `delta_upper`.
+    """
+
+    direction: Direction
     accepted: bool
     estimate: float
     delta_upper: float
@@ -46,6 +59,29 @@ class DirectionVerdict:
     slack_epsilon: float
     lost: float
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary."""
+        return files.plain(asdict(self))
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> DirectionVerdict:
+        """Rebuilds a verdict from `to_json`; a field that cannot be is refused."""
+        body = Fields("by_direction", value, cls)
+        return cls(
+            direction=body.member("direction", Direction),
+            accepted=body.truth("accepted"),
+            estimate=body.real("estimate", 0.0, 1.0),
+            delta_upper=body.real("delta_upper", 0.0, 1.0),
+            samples=body.count("samples"),
+            budget=body.count("budget"),
+            sampler=body.text("sampler"),
+            reason=body.text("reason"),
+            order=body.count("order"),
+            range=body.real("range", 0.0),
+            slack_epsilon=body.real("slack_epsilon", 0.0),
+            lost=body.real("lost", 0.0),
+        )
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -54,13 +90,26 @@ class Certificate:
     What may be stated: a training run that is released only if this verification accepted, and that uses exactly this
     strategy, batching and noise multiplier, is (epsilon, max(delta, failure_probability))-DP after one attempt, and
     (epsilon, delta + failure_probability)-DP after several; `statement` says it, docs/certificates.md explains it.
+
+    Attributes:
+      accepted: whether the claim was proved.
+      guarantee: the claim.
+      delta_upper: what was proved of delta, accepted or not.
+      failure_probability: that a false claim is accepted, all attempts at this target together.
+      failure_probability_per_attempt: of this attempt alone.
+      attempts: verifications of this target, this one included.
+      strategy, bins, rounds, epochs, noise_multiplier: the mechanism; `strategy` is a content hash.
+      bound: how samples were turned into a limit.
+      samples: samples taken, all directions together.
+      seed, seed_chosen_by_user: of the samples.
+      by_direction: the verdict in each direction that was looked at.
+      statement: what may be stated, in words.
+      versions, created, seconds: provenance.
     """
 
     accepted: bool
-    epsilon: float
-    delta: float
+    guarantee: Guarantee
     delta_upper: float
-    adjacency: str
     failure_probability: float
     failure_probability_per_attempt: float
     attempts: int
@@ -79,12 +128,80 @@ class Certificate:
     created: str
     seconds: float
 
+    @property
+    def stated_delta(self) -> float:
+        """The delta that may be stated: what was claimed, with the failures of attempts before it."""
+        return _stated_delta(self.guarantee.delta, self.failure_probability, self.attempts)
+
     def to_json(self) -> dict[str, Any]:
-        """Returns a JSON-ready dictionary."""
-        return asdict(self)
+        """Returns a JSON-ready dictionary from which `from_json` rebuilds this certificate."""
+        claim = self.guarantee.to_json()
+        body: dict[str, Any] = {}
+        for field in fields(self):
+            if field.name == "guarantee":
+                body |= {"epsilon": claim["epsilon"], "delta": claim["delta"]}
+                continue
+            body[field.name] = getattr(self, field.name)
+            if field.name == "delta_upper":
+                body["adjacency"] = claim["adjacency"]
+        return body | {"by_direction": [verdict.to_json() for verdict in self.by_direction]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Certificate:
+        """Rebuilds a certificate from `to_json`.
+
+        Every field is checked: type, finiteness and range, and that what is said twice agrees. That says nothing about
+        where the certificate comes from: whoever can write the file can write another one (docs/certificates.md).
+        """
+        body = Fields("certificate", value, cls, {"guarantee": ("epsilon", "delta", "adjacency")})
+        certificate = cls(
+            accepted=body.truth("accepted"),
+            guarantee=Guarantee(
+                body.real("epsilon", 0.0), body.real("delta", 0.0, 1.0), body.member("adjacency", Adjacency)
+            ),
+            delta_upper=body.real("delta_upper", 0.0, 1.0),
+            failure_probability=body.real("failure_probability", 0.0, 1.0),
+            failure_probability_per_attempt=body.real("failure_probability_per_attempt", 0.0, 1.0),
+            attempts=body.count("attempts", 1),
+            strategy=body.text("strategy"),
+            bins=body.count("bins", 1),
+            rounds=body.count("rounds", 1),
+            epochs=body.count("epochs", 1),
+            noise_multiplier=positive("noise_multiplier", body.real("noise_multiplier", 0.0)),
+            bound=body.text("bound"),
+            samples=body.count("samples"),
+            seed=body.count("seed"),
+            seed_chosen_by_user=body.truth("seed_chosen_by_user"),
+            by_direction=tuple(DirectionVerdict.from_json(part) for part in body.sequence("by_direction")),
+            statement=body.text("statement"),
+            versions=body.texts("versions"),
+            created=body.text("created"),
+            seconds=body.real("seconds", 0.0),
+        )
+        certificate.check_consistent()
+        return certificate
+
+    def check_consistent(self) -> None:
+        """Refuses numbers that no verification could have given together."""
+        directions = tuple(verdict.direction for verdict in self.by_direction)
+        wanted = self.guarantee.directions
+        if directions != (wanted if self.accepted else wanted[: len(directions)]):
+            raise InvalidArgument("by_direction", [item.value for item in directions], "must be those of the adjacency")
+        if self.accepted != all(verdict.accepted for verdict in self.by_direction):
+            raise InvalidArgument("accepted", self.accepted, "must be the verdict of all directions together")
+        if self.accepted and not self.delta_upper <= self.guarantee.delta * (1 + 1e-12):
+            raise InvalidArgument("delta_upper", self.delta_upper, "must be at most delta if the claim was accepted")
+        if self.samples != sum(verdict.samples for verdict in self.by_direction):
+            raise InvalidArgument("samples", self.samples, "must be the sum over the directions")
+        if self.epochs != -(-self.rounds // self.bins):
+            raise InvalidArgument("epochs", self.epochs, "must follow from rounds and bins")
+        per_attempt, total = self.failure_probability_per_attempt, self.failure_probability
+        least = per_attempt * (1 - 1e-9)
+        if not 0 < least <= total or (self.attempts == 1 and total > per_attempt * (1 + 1e-9)):
+            raise InvalidArgument("failure_probability", total, "must be the sum over all attempts")
 
 
-def target_digest(pair: Pair, epsilon: float, delta: float, adjacency: str) -> str:
+def target_digest(pair: Pair, guarantee: Guarantee) -> str:
     """Returns the hash under which attempts are counted: the claim, whatever the noise multiplier.
 
     Trying another multiplier after a rejection is one more try at the same target, and counts as such.
@@ -94,9 +211,7 @@ def target_digest(pair: Pair, epsilon: float, delta: float, adjacency: str) -> s
             "strategy": pair.strategy,
             "bins": pair.bins,
             "rounds": pair.rounds,
-            "adjacency": adjacency,
-            "epsilon": float(epsilon),
-            "delta": float(delta),
+            **guarantee.to_json(),
         }
     )
 
@@ -132,8 +247,9 @@ def samples_to_certify(
 
 def certify(
     pair: Pair,
-    epsilon: float,
-    delta: float,
+    epsilon: float | Guarantee,
+    delta: float | None = None,
+    *,
     options: Options | None = None,
     tau: float | None = None,
     failure: float | None = None,
@@ -148,42 +264,44 @@ def certify(
 
     Args:
       pair: the mechanism with its noise multiplier.
-      epsilon, delta: the claim.
-      options: adjacency, sampler, bound, samples (per direction), seed, workers, progress.
+      epsilon: the claim, a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
+      delta: of the claim, unless the first argument is all of it.
+      options: sampler, bound, samples (per direction), seed, workers, progress.
       tau: how far below the claim the truth may be expected, for the number of samples if `options.samples` is
         None; default 1.05, or 1.25 where that would take more than 1e8.
       failure: failure probability of this attempt.
       ledger: where attempts are counted (default: the user's).
+
+    Returns:
+      The certificate. Only `accepted` ones let you claim anything.
     """
+    guarantee = as_guarantee(epsilon, delta)
     options = options or Options()
-    positive("epsilon", epsilon)
-    probability("delta", delta)
-    failure = FAILURE_SHARE * delta if failure is None else probability("failure", failure)
+    failure = FAILURE_SHARE * guarantee.delta if failure is None else probability("failure", failure)
     if tau is not None and not 1.001 <= positive("tau", tau) <= 1000:
         raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000")
     start = time.perf_counter()
     seed = options.fresh_seed()
     ledger = ledger or default_ledger()
-    target = target_digest(pair, epsilon, delta, options.adjacency)
+    target = target_digest(pair, guarantee)
     spent = ledger.begin(target, failure)
-    share = failure / len(options.directions)
+    share = failure / len(guarantee.directions)
     verdicts = []
-    for direction in options.directions:
-        verdicts.append(_verify(pair, direction, epsilon, delta, share, tau, derived_seed(seed, "certify"), options))
+    for direction in guarantee.directions:
+        verdicts.append(_verify(pair, direction, guarantee, share, tau, derived_seed(seed, "certify"), options))
         if not verdicts[-1].accepted:
             break
-    accepted = all(one.accepted for one in verdicts)
+    accepted = all(verdict.accepted for verdict in verdicts)
     if accepted:
         spent = ledger.accept(target, failure)
-    skipped = options.directions[len(verdicts) :]
-    uppers = [one.delta_upper for one in verdicts] + [direction_upper_bound(pair, one, epsilon) for one in skipped]
+    skipped = guarantee.directions[len(verdicts) :]
+    uppers = [verdict.delta_upper for verdict in verdicts]
+    uppers += [direction_upper_bound(pair, direction, guarantee.epsilon) for direction in skipped]
     total = min(1.0, spent.failure)
     return Certificate(
         accepted=accepted,
-        epsilon=float(epsilon),
-        delta=float(delta),
+        guarantee=guarantee,
         delta_upper=max(uppers),
-        adjacency=options.adjacency,
         failure_probability=total,
         failure_probability_per_attempt=failure,
         attempts=spent.attempts,
@@ -193,25 +311,30 @@ def certify(
         epochs=-(-pair.rounds // pair.bins),
         noise_multiplier=pair.noise_multiplier,
         bound="betting" if options.bound == SEQUENCE else options.bound,
-        samples=sum(one.samples for one in verdicts),
+        samples=sum(verdict.samples for verdict in verdicts),
         seed=seed,
         seed_chosen_by_user=options.seed is not None,
         by_direction=tuple(verdicts),
-        statement=_statement(accepted, epsilon, delta, total, spent.attempts, options),
+        statement=_statement(accepted, guarantee, total, spent.attempts, options),
         versions=versions(),
         created=now(),
         seconds=time.perf_counter() - start,
     )
 
 
-def _statement(accepted: bool, epsilon: float, delta: float, total: float, attempts: int, options: Options) -> str:
-    """What may be said: max(delta, failure) after one attempt, delta + all failures after several (docs/math.md)."""
+def _stated_delta(delta: float, failure: float, attempts: int) -> float:
+    """max(delta, failure) after one attempt, delta + all failures after several (docs/math.md, section 6)."""
+    return min(1.0, max(delta, failure) if attempts == 1 else delta + failure)
+
+
+def _statement(accepted: bool, guarantee: Guarantee, total: float, attempts: int, options: Options) -> str:
+    """What may be said."""
     if not accepted:
         return "Rejected: nothing may be claimed. Trying again, with any multiplier, counts as a further attempt."
-    stated = min(1.0, max(delta, total) if attempts == 1 else delta + total)
+    stated = _stated_delta(guarantee.delta, total, attempts)
     words = (
-        f"A run released only because this verification accepted is ({epsilon:g}, {stated:.6g})-DP under "
-        f"{options.adjacency} adjacency, if it uses this strategy, balls-in-bins batches and noise multiplier."
+        f"A run released only because this verification accepted is ({guarantee.epsilon:g}, {stated:.6g})-DP under "
+        f"{guarantee.adjacency} adjacency, if it uses this strategy, balls-in-bins batches and noise multiplier."
     )
     if options.seed is not None:
         words += " The seed was chosen by the user: this holds only if it was not chosen for its outcome."
@@ -221,14 +344,14 @@ def _statement(accepted: bool, epsilon: float, delta: float, total: float, attem
 def _verify(
     pair: Pair,
     direction: Direction,
-    epsilon: float,
-    delta: float,
+    guarantee: Guarantee,
     failure: float,
     tau: float | None,
     seed: int,
     options: Options,
 ) -> DirectionVerdict:
     """Tests the claim in one direction: by the deterministic bound if that suffices, else by samples."""
+    epsilon, delta = guarantee.epsilon, guarantee.delta
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
     sampler = chosen.sampler
     certain = direction_upper_bound(pair, direction, epsilon)
@@ -239,7 +362,7 @@ def _verify(
         accepted: bool, estimate: float, upper: float, samples: int, budget: int, reason: str
     ) -> DirectionVerdict:
         return DirectionVerdict(
-            direction=direction.value,
+            direction=direction,
             accepted=accepted,
             estimate=min(estimate, 1.0),
             delta_upper=min(upper, certain),

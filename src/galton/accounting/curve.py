@@ -13,6 +13,8 @@ from galton.accounting.deterministic import epsilon_upper_bound
 from galton.accounting.estimate import Interval, delta_with_failure, observe
 from galton.accounting.options import Options, derived_seed
 from galton.errors import FloatArray, InvalidArgument, array, count
+from galton.files import plain
+from galton.guarantee import Adjacency
 from galton.pair import Pair
 from galton.sampling import choose_sampler
 
@@ -40,7 +42,7 @@ class Profile:
     advantage: float
     advantage_upper: float
     confidence: float
-    adjacency: str
+    adjacency: Adjacency
     bound: str
     samples: int
     sampler: str
@@ -49,21 +51,27 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
-        return asdict(self)
+        return plain(asdict(self))
 
 
 def profile(
-    pair: Pair, epsilons: Sequence[float] | None = None, points: int = 33, options: Options | None = None
+    pair: Pair,
+    epsilons: Sequence[float] | None = None,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
+    *,
+    points: int = 33,
+    options: Options | None = None,
 ) -> Profile:
     """Returns delta on a grid of epsilons (default: from 0 to where delta is below 1e-9), with simultaneous limits.
 
     The default stops at an interval of 10% at every point, which is what a plot can show; pass `options` for another.
     """
     options = options or Options(rel_width=0.1, samples=1 << 20)
+    adjacency = Adjacency(adjacency)
     start = time.perf_counter()
     seed = options.fresh_seed()
     if epsilons is None:
-        last = epsilon_upper_bound(pair, _LEAST_DELTA, options.adjacency)
+        last = epsilon_upper_bound(pair, _LEAST_DELTA, adjacency)
         grid = np.linspace(0.0, max(last, 1e-3), count("points", points, at_least=2, at_most=10_000))
     else:
         grid = np.unique(array("epsilons", epsilons, 1))
@@ -72,23 +80,23 @@ def profile(
         grid = grid if grid[0] == 0 else np.concatenate(([0.0], grid))
     share = (1 - options.confidence) / grid.size
     if options.sampler == "plain":
-        curve, samples = _one_run(pair, grid, share, seed, options)
+        curve, samples = _one_run(pair, grid, adjacency, share, seed, options)
         name = "plain"
     else:
-        curve, samples, name = _run_by_run(pair, grid, share, seed, options)
-    uppers = np.minimum.accumulate([one.upper for one in curve])
-    rates, misses = trade_off(grid, uppers, options.adjacency)
+        curve, samples, name = _run_by_run(pair, grid, adjacency, share, seed, options)
+    uppers = np.minimum.accumulate([point.upper for point in curve])
+    rates, misses = trade_off(grid, uppers, adjacency)
     return Profile(
         epsilons=tuple(grid.tolist()),
-        deltas=tuple(one.estimate for one in curve),
-        lowers=tuple(one.lower for one in curve),
+        deltas=tuple(point.estimate for point in curve),
+        lowers=tuple(point.lower for point in curve),
         uppers=tuple(uppers.tolist()),
         false_positive_rates=tuple(rates.tolist()),
         false_negative_rates=tuple(misses.tolist()),
         advantage=curve[0].estimate,
         advantage_upper=float(uppers[0]),
         confidence=options.confidence,
-        adjacency=options.adjacency,
+        adjacency=adjacency,
         bound=options.bound,
         samples=samples,
         sampler=name,
@@ -97,12 +105,14 @@ def profile(
     )
 
 
-def _one_run(pair: Pair, grid: FloatArray, share: float, seed: int, options: Options) -> tuple[list[Interval], int]:
+def _one_run(
+    pair: Pair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
+) -> tuple[list[Interval], int]:
     """All epsilons on the same plain samples."""
-    failure = share / (2 * len(options.directions))
+    failure = share / (2 * len(adjacency.directions))
     samples_seed = derived_seed(seed, "profile")
     each, samples = [], 0
-    for direction in options.directions:
+    for direction in adjacency.directions:
         chosen = choose_sampler(pair, direction, 0.0, "plain")
         intervals, taken = observe(chosen, grid.tolist(), failure, samples_seed, options, lambda _: False)
         each.append(intervals)
@@ -111,7 +121,7 @@ def _one_run(pair: Pair, grid: FloatArray, share: float, seed: int, options: Opt
 
 
 def _run_by_run(
-    pair: Pair, grid: FloatArray, share: float, seed: int, options: Options
+    pair: Pair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int, str]:
     """Every epsilon with the sampler made for it."""
     curve: list[Interval] = []
@@ -119,23 +129,24 @@ def _run_by_run(
     samples = 0
     for index, epsilon in enumerate(grid.tolist()):
         options.tell("points of the curve", index, grid.size)
-        one = delta_with_failure(pair, epsilon, replace(options, progress=None), seed, share, f"point {index}")
-        curve.append(Interval(one.delta, one.lower, one.upper))
-        samples += one.samples
-        names.update(part.sampler for part in one.by_direction)
+        quiet = replace(options, progress=None)
+        point = delta_with_failure(pair, epsilon, adjacency, quiet, seed, share, f"point {index}")
+        curve.append(Interval(point.delta, point.lower, point.upper))
+        samples += point.samples
+        names.update(estimate.sampler for estimate in point.by_direction)
     return curve, samples, ", ".join(sorted(names))
 
 
 def _largest(intervals: Sequence[Interval]) -> Interval:
     return Interval(
-        max(one.estimate for one in intervals),
-        max(one.lower for one in intervals),
-        max(one.upper for one in intervals),
+        max(interval.estimate for interval in intervals),
+        max(interval.lower for interval in intervals),
+        max(interval.upper for interval in intervals),
     )
 
 
 def trade_off(
-    epsilons: FloatArray, deltas: FloatArray, adjacency: str = "add-or-remove", points: int = 101
+    epsilons: FloatArray, deltas: FloatArray, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE, points: int = 101
 ) -> tuple[FloatArray, FloatArray]:
     """Returns the trade-off curve that follows from delta(epsilon): false-positive against false-negative rate.
 
@@ -147,8 +158,8 @@ def trade_off(
     rates = np.unique(np.concatenate((np.linspace(0.0, 1.0, points), np.geomspace(1e-6, 0.1, points))))
     growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
     curves = [np.zeros_like(rates)]
-    if adjacency != "add":
+    if any(direction.with_first for direction in adjacency.directions):
         curves.append((1 - deltas[:, None] - growth * rates).max(axis=0))
-    if adjacency != "remove":
+    if any(direction.without_first for direction in adjacency.directions):
         curves.append(((1 - deltas[:, None] - rates) / growth).max(axis=0))
     return rates, np.max(curves, axis=0)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 from galton.errors import non_negative, probability
-from galton.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
-from galton.pair import Direction, Pair, directions
+from galton.gaussian import gaussian_delta, gaussian_epsilon, unamplified_multiplier
+from galton.guarantee import Adjacency, Direction, Guarantee, as_guarantee
+from galton.pair import Pair
 from galton.sampling.factor import upward_factor
 from galton.sampling.halfspace import noise_first_bound
 from galton.sampling.tilted import best_tilt
@@ -16,7 +17,7 @@ SMALLEST = 1e-300
 """What a bound that underflows is rounded up to."""
 
 
-def delta_upper_bound(pair: Pair, epsilon: float, adjacency: str = "add-or-remove") -> float:
+def delta_upper_bound(pair: Pair, epsilon: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
     """Returns a deterministic upper bound on delta for any C, in milliseconds and with no randomness.
 
     Formal guarantee: delta(epsilon) of the pair is at most this, with certainty: the smaller of the unamplified
@@ -24,13 +25,13 @@ def delta_upper_bound(pair: Pair, epsilon: float, adjacency: str = "add-or-remov
     by Jensen's inequality (noise-first).
     """
     non_negative("epsilon", epsilon)
-    return max(direction_upper_bound(pair, direction, epsilon) for direction in directions(adjacency))
+    return max(direction_upper_bound(pair, direction, epsilon) for direction in Adjacency(adjacency).directions)
 
 
 def direction_upper_bound(pair: Pair, direction: Direction, epsilon: float) -> float:
     """Returns the deterministic upper bound on delta in one direction."""
     gram = upward_factor(pair.gram).gram
-    mu = math.sqrt(float(gram.diagonal().max())) * (2 if direction is Direction.REPLACE else 1)
+    mu = math.sqrt(float(gram.diagonal().max())) * direction.sides
     unamplified = min(1.0, gaussian_delta(epsilon, mu) * (1 + 1e-7))
     if direction is Direction.NOISE_FIRST:
         amplified = noise_first_bound(gram, epsilon)
@@ -41,24 +42,24 @@ def direction_upper_bound(pair: Pair, direction: Direction, epsilon: float) -> f
 
 def direction_lower_bound(pair: Pair, direction: Direction, epsilon: float) -> float:
     """Returns a deterministic lower bound on the pair's delta: all entries of G lowered to the least (section 5)."""
-    sides = 2 if direction is Direction.REPLACE else 1
-    return gaussian_delta(epsilon, sides * pair.mu_lower) * (1 - 1e-7)
+    return gaussian_delta(epsilon, direction.sides * pair.mu_lower) * (1 - 1e-7)
 
 
-def epsilon_upper_bound(pair: Pair, delta: float, adjacency: str = "add-or-remove") -> float:
+def epsilon_upper_bound(pair: Pair, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
     """Returns an epsilon at which delta is certainly not exceeded, within 0.1% of the least such by this bound."""
     probability("delta", delta)
-    high = gaussian_epsilon(delta, pair.mu_upper * (2 if adjacency == "replace" else 1)) * (1 + 1e-9)
+    high = gaussian_epsilon(delta, pair.mu_upper * Adjacency(adjacency).sides) * (1 + 1e-9)
     return _least(lambda epsilon: delta_upper_bound(pair, epsilon, adjacency) <= delta, 0.0, high, 1e-3 * high)
 
 
-def multiplier_upper_bound(pair: Pair, epsilon: float, delta: float, adjacency: str = "add-or-remove") -> float:
+def multiplier_upper_bound(pair: Pair, epsilon: float | Guarantee, delta: float | None = None) -> float:
     """Returns a noise multiplier that is certainly enough, within 3% of the least such by this bound."""
-    sides = 2 if adjacency == "replace" else 1
-    high = math.log(sides * pair.at(1.0).mu_upper / gaussian_mu(epsilon, delta)) + 1e-8
+    guarantee = as_guarantee(epsilon, delta)
+    high = math.log(unamplified_multiplier(guarantee) * pair.at(1.0).mu_upper) + 1e-8
 
     def enough(log_multiplier: float) -> bool:
-        return delta_upper_bound(pair.at(math.exp(log_multiplier)), epsilon, adjacency) <= delta
+        at = pair.at(math.exp(log_multiplier))
+        return delta_upper_bound(at, guarantee.epsilon, guarantee.adjacency) <= guarantee.delta
 
     low = high - 0.7
     while enough(low) and low > high - 20:

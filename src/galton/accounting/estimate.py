@@ -11,7 +11,9 @@ from galton.accounting.deterministic import direction_lower_bound, direction_upp
 from galton.accounting.options import SEQUENCE, Options, derived_seed
 from galton.bounds import BOUNDS, EmpiricalBernstein, FixedSample
 from galton.errors import non_negative
-from galton.pair import Direction, Pair
+from galton.files import plain
+from galton.guarantee import Adjacency, Direction
+from galton.pair import Pair
 from galton.sampling import Choice, choose_sampler, draws
 
 TINY = 1e-280
@@ -43,7 +45,7 @@ class DirectionDelta:
       deterministic_upper: upper bound that needs no sampling.
     """
 
-    direction: str
+    direction: Direction
     delta: float
     lower: float
     upper: float
@@ -66,7 +68,7 @@ class DeltaEstimate:
     upper: float
     confidence: float
     bound: str
-    adjacency: str
+    adjacency: Adjacency
     samples: int
     sampler: str
     range: float
@@ -76,45 +78,59 @@ class DeltaEstimate:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
-        return asdict(self)
+        return plain(asdict(self))
 
 
-def delta(pair: Pair, epsilon: float, options: Options | None = None) -> DeltaEstimate:
+def delta(
+    pair: Pair,
+    epsilon: float,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
+    *,
+    options: Options | None = None,
+) -> DeltaEstimate:
     """Returns delta at `epsilon` with limits that all hold at once with probability `options.confidence`.
 
     With the default confidence sequence the run stops by itself once the interval is as narrow as asked; with a
     fixed-sample bound it takes exactly `options.samples`.
     """
     options = options or Options()
-    return delta_with_failure(pair, epsilon, options, options.fresh_seed(), 1 - options.confidence)
+    return delta_with_failure(
+        pair, epsilon, Adjacency(adjacency), options, options.fresh_seed(), 1 - options.confidence
+    )
 
 
 def delta_with_failure(
-    pair: Pair, epsilon: float, options: Options, seed: int, failure: float, purpose: str = "estimate"
+    pair: Pair,
+    epsilon: float,
+    adjacency: Adjacency,
+    options: Options,
+    seed: int,
+    failure: float,
+    purpose: str = "estimate",
 ) -> DeltaEstimate:
     """Returns delta with limits that all hold at once except with probability `failure`."""
     non_negative("epsilon", epsilon)
     start = time.perf_counter()
-    share = failure / (2 * len(options.directions))
-    found: list[DirectionDelta] = []
-    for direction in options.directions:
-        settled = max((other.lower for other in found), default=0.0)
+    share = failure / (2 * len(adjacency.directions))
+    estimates: list[DirectionDelta] = []
+    for direction in adjacency.directions:
+        settled = max((other.lower for other in estimates), default=0.0)
         samples_seed = derived_seed(seed, purpose)
-        found.append(direction_delta(pair, direction, epsilon, share, samples_seed, options, settled))
-    top = max(found, key=lambda one: one.delta)
+        estimates.append(direction_delta(pair, direction, epsilon, share, samples_seed, options, settled))
+    top = max(estimates, key=lambda estimate: estimate.delta)
     return DeltaEstimate(
         epsilon=float(epsilon),
         delta=top.delta,
-        lower=max(one.lower for one in found),
-        upper=max(one.upper for one in found),
+        lower=max(estimate.lower for estimate in estimates),
+        upper=max(estimate.upper for estimate in estimates),
         confidence=1 - failure,
         bound=options.bound,
-        adjacency=options.adjacency,
-        samples=sum(one.samples for one in found),
+        adjacency=adjacency,
+        samples=sum(estimate.samples for estimate in estimates),
         sampler=top.sampler,
         range=top.range,
         seed=seed,
-        by_direction=tuple(found),
+        by_direction=tuple(estimates),
         seconds=time.perf_counter() - start,
     )
 
@@ -139,7 +155,7 @@ def direction_delta(
     upper = min(interval.upper, certain)
     lower = min(max(interval.lower, floor), upper)
     return DirectionDelta(
-        direction=direction.value,
+        direction=direction,
         delta=min(max(interval.estimate, lower), upper),
         lower=lower,
         upper=upper,

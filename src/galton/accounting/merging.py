@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from galton.pair import Pair, directions, dominating_pair
+from galton.guarantee import Adjacency
+from galton.pair import Pair, dominating_pair
 from galton.sampling.frozen import blocks_for, frozen_estimator
 from galton.strategies.base import Strategy
 
 
-def merge_loss(strategy: Strategy, pair: Pair, epsilon: float, adjacency: str) -> float | None:
+def merge_loss(strategy: Strategy, pair: Pair, epsilon: float, adjacency: Adjacency) -> float | None:
     """Returns an estimate of delta with these bins merged over delta with none, extrapolated and not certified.
 
     It takes every doubling up to f to cost as much as the one from f to 2f does, which is measured: too much where C
@@ -19,10 +20,12 @@ def merge_loss(strategy: Strategy, pair: Pair, epsilon: float, adjacency: str) -
     if pair.modes % 2:
         return None
     coarser = dominating_pair(strategy, pair.bins, pair.noise_multiplier, 2 * pair.merged)
-    found = []
-    for one in (pair, coarser):
-        estimators = [
-            frozen_estimator(one, direction, epsilon, blocks_for(one.modes), 0) for direction in directions(adjacency)
-        ]
-        found.append(max(estimator(one.noise_multiplier, epsilon).delta for estimator in estimators))
-    return (found[1] / found[0]) ** math.log2(pair.merged) if found[0] > 0 else None
+    fine, coarse = (_quick_delta(merged, epsilon, adjacency) for merged in (pair, coarser))
+    return (coarse / fine) ** math.log2(pair.merged) if fine > 0 else None
+
+
+def _quick_delta(pair: Pair, epsilon: float, adjacency: Adjacency) -> float:
+    estimators = [
+        frozen_estimator(pair, direction, epsilon, blocks_for(pair.modes), 0) for direction in adjacency.directions
+    ]
+    return max(estimator(pair.noise_multiplier, epsilon).delta for estimator in estimators)

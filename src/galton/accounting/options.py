@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from galton import files
 from galton.bounds import BOUNDS
 from galton.errors import choice, count, positive, probability
-from galton.pair import Direction, directions
 from galton.sampling.base import SEED_LIMIT, check_seed
 from galton.sampling.choice import SAMPLERS
 from galton.sampling.schedule import Pool, Progress, Threads
@@ -19,10 +18,9 @@ DEFAULT_SAMPLES = 1 << 22
 
 @dataclass(frozen=True)
 class Options:
-    """How to sample.
+    """How to sample; what is claimed is not part of it.
 
     Attributes:
-      adjacency: add-or-remove, add, remove, replace or zero-out.
       sampler: auto, plain or tilted.
       bound: `sequence` (a confidence sequence: the run stops by itself once the interval is narrow enough), or a
         fixed-sample bound, kl, one-sided or bernstein, which takes exactly `samples`.
@@ -34,7 +32,6 @@ class Options:
       progress: called as progress(what, done, total).
     """
 
-    adjacency: str = "add-or-remove"
     sampler: str = "auto"
     bound: str = SEQUENCE
     samples: int | None = None
@@ -45,7 +42,6 @@ class Options:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        directions(self.adjacency)
         choice("sampler", self.sampler, SAMPLERS)
         choice("bound", self.bound, (SEQUENCE, *BOUNDS))
         if self.samples is not None:
@@ -56,11 +52,6 @@ class Options:
             check_seed(self.seed)
         if not isinstance(self.workers, Pool):
             count("workers", self.workers, at_most=1024)
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        """The divergences to look at."""
-        return directions(self.adjacency)
 
     @property
     def pool(self) -> Pool:

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from galton.audit.attack import Attack, Bins, attack_on
+from galton.accountants.attacks import Attack
+from galton.accounting import Options
 from galton.audit.batch_checks import BatchTally
 from galton.audit.bound import Limit, limit, visible_delta
-from galton.audit.certified import certified_epsilon
 from galton.audit.checks import FALSE_ALARM, Check, Finding, exact, judge, two_samples
 from galton.audit.noise_checks import MOST, noise_findings
 from galton.audit.system import RealSystem, System
 from galton.audit.trials import Trials, noise_sample, run_once, shape_for
-from galton.audit.whitening import Whitening
 from galton.errors import FloatArray, count, positive
-from galton.pair import Direction, directions, dominating_pair
+from galton.guarantee import Direction, Guarantee
 from galton.plan.plan import Plan
+from galton.strategies.whitening import Whitening
 
 FAILURE = 1e-4
 """Probability that the lower bound on epsilon exceeds the truth, all directions and deltas together."""
@@ -44,7 +44,7 @@ class Audit:
       epsilon_lower: epsilon of what really runs is at least this, at `delta`, except with probability `failure`.
       epsilon_certified: what the accountant proves at the same delta.
       delta: the plan's, or a larger one that this many trials can resolve.
-      plan_epsilon, plan_delta, adjacency: what the plan claims.
+      guarantee: what the plan claims.
       consistent: all checks passed, and no lower bound is above what was certified.
       trials: trials with a canary that the bound rests on.
       runs: real runs.
@@ -57,9 +57,7 @@ class Audit:
     epsilon_lower: float
     epsilon_certified: float
     delta: float
-    plan_epsilon: float
-    plan_delta: float
-    adjacency: str
+    guarantee: Guarantee
     consistent: bool
     trials: int
     runs: int
@@ -71,7 +69,13 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
-        return asdict(self)
+        claim = self.guarantee.to_json()
+        own = {name: value for name, value in asdict(self).items() if name != "guarantee"}
+        return own | {
+            "plan_epsilon": claim["epsilon"],
+            "plan_delta": claim["delta"],
+            "adjacency": claim["adjacency"],
+        }
 
 
 def audit(
@@ -105,7 +109,7 @@ def audit(
         count("trials", trials)
     system = system or RealSystem(plan)
     whitening = Whitening(plan.strategy)
-    attack = attack_on(plan, whitening)
+    attack = plan.accountant.attack(plan.run, plan.guarantee.adjacency, whitening)
     random = np.random.default_rng(secrets.randbits(128) if seed is None else [count("seed", seed, at_least=0)])
     shape = shape_for(plan, attack, seconds, trials)
     tally, first = BatchTally(plan), set()
@@ -138,9 +142,7 @@ def audit(
         epsilon_lower=max(one.epsilon_lower for one in limits if one.delta == headline),
         epsilon_certified=certified[headline],
         delta=headline,
-        plan_epsilon=plan.epsilon,
-        plan_delta=plan.delta,
-        adjacency=plan.adjacency,
+        guarantee=plan.guarantee,
         consistent=bounded and all(one.passed for one in checks),
         trials=sum(int(one.worst_inside.sum()) for one in runs),
         runs=len(runs),
@@ -172,8 +174,9 @@ def _distribution(
         two_samples("ratio with canary", inside, model[0], "the log ratio is distributed as analysed"),
         two_samples("ratio without canary", outside, model[1], "the log ratio is distributed as analysed"),
     ]
-    if isinstance(attack, Bins) and plan.strategy.rows == plan.rounds and not plan.strategy.has_negative:
-        pair = dominating_pair(plan.strategy, plan.bins, plan.noise_multiplier)
+    pair = plan.accountant.pair(plan.run)
+    comparable = plan.strategy.rows == plan.rounds and not plan.strategy.has_negative
+    if pair is not None and attack.gram is not None and comparable:
         off = np.abs(pair.gram - attack.gram).max() / pair.gram.max()
         found.append(exact("pair", int(not off < 1e-6), "the attack faces the pair that the accountant analysed"))
     return found
@@ -190,8 +193,21 @@ def _limits(
         Direction.NOISE_FIRST: (-outside, -inside, -model[1]),
         Direction.REPLACE: (inside, outside, model[0]),
     }
-    headline = visible_delta(plan.delta, inside.size)
-    deltas, ways = sorted({plan.delta, headline}), directions(plan.adjacency)
+    headline = visible_delta(plan.guarantee.delta, inside.size)
+    deltas, ways = sorted({plan.guarantee.delta, headline}), plan.guarantee.directions
     share = FAILURE / (len(deltas) * len(ways))
     limits = tuple(limit(way.value, *sides[way], delta, share) for delta in deltas for way in ways)
     return limits, headline, {delta: certified_epsilon(plan, delta, seed) for delta in deltas}
+
+
+def certified_epsilon(plan: Plan, delta: float, seed: int | None = None) -> float:
+    """Returns an upper bound on epsilon at `delta`, which must not be below the plan's; the plan's own at its delta.
+
+    What truncation costs at the plan's epsilon is taken off delta: at a larger delta it costs no more.
+    """
+    guarantee = plan.guarantee
+    if delta == guarantee.delta:
+        return guarantee.epsilon
+    room = delta - plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)
+    proved = plan.accountant.epsilon(plan.run, room, guarantee.adjacency, Options(seed=seed))
+    return min(guarantee.epsilon, proved)

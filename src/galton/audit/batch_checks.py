@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from galton.audit.attack import bins_of
+from galton.accountants.attacks import cycle_of
 from galton.audit.checks import Finding, binomial, chernoff, chi_square, exact, pearson
 from galton.audit.participation import Ints, Participation
-from galton.batching import CyclicPoisson
 from galton.errors import FloatArray
 from galton.plan.plan import Plan
 
@@ -20,9 +19,9 @@ class BatchTally:
 
     def __init__(self, plan: Plan) -> None:
         scheme = plan.scheme
-        self._plan, self._cycle = plan, bins_of(scheme)
-        self._coins = isinstance(scheme, CyclicPoisson)
-        taken = scheme.sampling_probability if isinstance(scheme, CyclicPoisson) else 1.0
+        self._plan, self._cycle = plan, cycle_of(scheme)
+        taken = scheme.sampling_probability
+        self._coins = taken < 1
         rest = [1 - taken] if taken < 1 else []
         self._chances = np.array([taken / self._cycle] * self._cycle + rest)
         self._wrong, self._realisations, self._overflows = 0, 0, 0
@@ -108,7 +107,6 @@ class BatchTally:
     def _participations(self) -> Finding:
         """How often examples take part, against the mixture of binomials over the groups."""
         scheme = self._plan.scheme
-        assert isinstance(scheme, CyclicPoisson)
         returns = np.bincount(np.arange(scheme.rounds) % self._cycle, minlength=self._cycle)
         law = sum(_binomial_law(int(n), scheme.sampling_probability, self._often.size) for n in returns) / self._cycle
         trials = int(self._often.sum())

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from galton.audit.attack import Attack, bins_of
+from galton.accountants.attacks import Attack, cycle_of
 from galton.audit.participation import Ints, Participation, read
 from galton.audit.system import System
-from galton.batching import CyclicPoisson, StreamingBallsInBins
 from galton.errors import FloatArray, InvalidArgument
 from galton.plan.plan import Plan
 
@@ -113,7 +112,7 @@ def run_once(
     def seed() -> int | None:
         return int.from_bytes(random.bytes(16), "little") if seeded else None
 
-    streaming = isinstance(plan.scheme, StreamingBallsInBins)
+    streaming = plan.scheme.shuffled_data
     seen = read(
         (system.batches(seed()) for _ in range(shape.realisations)),
         plan.examples,
@@ -121,7 +120,7 @@ def run_once(
         (random.permutation(plan.examples) if streaming else None for _ in range(shape.realisations)),
     )
     watched = np.sort(random.choice(seen.total, shape.canaries, replace=False, shuffle=False))
-    places = seen.places(bins_of(plan.scheme))[watched]
+    places = seen.places(cycle_of(plan.scheme))[watched]
     own = _owned(plan, places, random)
     taken = seen.matrix(watched)
     by_round = taken.tocsc()
@@ -144,7 +143,7 @@ def run_once(
     moved = taken @ attack.weights
     moved = np.asarray(moved.toarray() if hasattr(moved, "toarray") else moved).T
     inside = attack.ratio(sums[:, : shape.canaries] + moved, own)
-    if attack.replace:
+    if attack.mirrored:
         sums[:, : shape.canaries] -= moved
     owners = np.concatenate((own, np.zeros(shape.coordinates - shape.canaries, np.int64)))
     return Trials(
@@ -161,8 +160,8 @@ def run_once(
 
 def _owned(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
     """Bins or groups; one that was never seen gets the group that it has by chance, given that it was not seen."""
-    weights = np.ones(bins_of(plan.scheme))
-    if isinstance(plan.scheme, CyclicPoisson):
+    weights = np.ones(cycle_of(plan.scheme))
+    if plan.scheme.sampling_probability < 1:
         returns = np.bincount(np.arange(plan.rounds) % weights.size, minlength=weights.size)
         stay = 1 - plan.scheme.sampling_probability
         weights = np.maximum(stay, 1e-300) ** (returns - returns.min())
@@ -172,9 +171,9 @@ def _owned(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
 
 def _whole(plan: Plan, seen: Participation, watched: Ints, places: Ints) -> NDArray[np.bool_]:
     """Who took part whenever they should; with coins that cannot be told where anyone was left out."""
-    if isinstance(plan.scheme, CyclicPoisson):
+    if plan.scheme.sampling_probability < 1:
         return np.asarray(seen.truncated.sum(axis=1)[watched // plan.examples] == 0)
-    cycle = bins_of(plan.scheme)
+    cycle = cycle_of(plan.scheme)
     due = np.bincount(np.arange(plan.rounds) % cycle, minlength=cycle)
     return np.asarray((places >= 0) & (seen.counts()[watched] == due[places]))
 

@@ -1,19 +1,19 @@
 """Who takes part in which round. `base.Scheme` is the one shape; `Batches` runs a scheme in fixed shapes."""
 
 from galton.batching.balls_in_bins import BallsInBins
-from galton.batching.base import ACCOUNTANTS, Scheme
+from galton.batching.base import Scheme
 from galton.batching.batches import Batches
-from galton.batching.codec import SCHEMES, scheme_from_json
 from galton.batching.fixed import Batch
 from galton.batching.order import FixedOrder, Shuffle
 from galton.batching.overflow import Truncation, physical_size, truncation, truncation_probability
 from galton.batching.poisson import CyclicPoisson, Poisson
 from galton.batching.records import ShuffledRecords, open_records, shuffle_records
+from galton.batching.registry import PLANNED, SCHEMES, scheme_from_json
 from galton.batching.separation import MinSeparation
 from galton.batching.streaming import StreamingBallsInBins, skipping, stream
 
 __all__ = [
-    "ACCOUNTANTS",
+    "PLANNED",
     "SCHEMES",
     "BallsInBins",
     "Batch",

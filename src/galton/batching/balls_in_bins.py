@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
+from galton.batching.laws import RandomBin
 from galton.batching.words import BLOCK, Words
 from galton.errors import count
+from galton.strategies.base import Strategy
 
 MOST_BINS = 2**24
 """Counts per bin are kept for every bin."""
@@ -49,8 +51,29 @@ class BallsInBins(Scheme):
         count("rounds", self.rounds, at_least=self.bins)
 
     @property
-    def covered_by(self) -> tuple[str, ...]:
-        return ("balls-in-bins", "allocation", "unamplified")
+    def law(self) -> RandomBin:
+        return RandomBin(self.bins)
+
+    @property
+    def description(self) -> str:
+        return (
+            f"every example falls into one of {self.bins:,} batches, uniformly and independently of all others, and "
+            "returns with that batch in every epoch. Shuffling into equal batches is something else and is not covered"
+        )
+
+    @property
+    def cycle(self) -> int:
+        return self.bins
+
+    @property
+    def independent_batches(self) -> bool:
+        return True  # counts of a multinomial are negatively associated
+
+    def sensitivity_if_known(self, strategy: Strategy) -> float:
+        return strategy.sensitivity(self.bins)
+
+    def check_bins(self, bins: int) -> None:
+        check_same_bins(self.bins, bins)
 
     @property
     def nominal_size(self) -> float:

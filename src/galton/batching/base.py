@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from galton import files
+from galton.batching.laws import Law
 from galton.batching.words import Words
-from galton.errors import InvalidArgument, choice, count
-from galton.pair import ADJACENCIES
+from galton.errors import InvalidArgument, count
+from galton.guarantee import Adjacency
+from galton.strategies.base import Strategy
 
 IndexArray = NDArray[np.int32]
-
-ACCOUNTANTS = ("balls-in-bins", "allocation", "unamplified", "poisson", "cyclic-poisson", "mmcc")
-"""Analyses by the sampling they assume."""
 
 LARGEST = 2**31 - 1
 """Examples that int32 indices can tell apart, with one to spare for padding."""
@@ -33,7 +32,8 @@ class Members(Protocol):
 class Scheme(ABC):
     """A batching scheme: a frozen dataclass with the public numbers only; `open` makes a realisation.
 
-    A new scheme implements the abstract members and is registered in `batching/codec.py`. Batch sizes are either fixed
+    A new scheme implements the abstract members and is registered in `batching/registry.py`. Code elsewhere asks the
+    scheme, never for its type; accountants read its law. Batch sizes are either fixed
     (`inclusion` is None, `largest` is known) or binomial: every example is in the batch of a given round with
     probability `inclusion`, independently of the others. That independence is what makes add-or-remove adjacency, and
     the prediction of truncation, exact.
@@ -49,8 +49,41 @@ class Scheme(ABC):
 
     @property
     @abstractmethod
-    def covered_by(self) -> tuple[str, ...]:
-        """Accountants (names of ACCOUNTANTS) whose guarantee holds for batches of this scheme."""
+    def law(self) -> Law:
+        """How one example takes part: what an accountant has to cover."""
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """How batches are made, in words that follow "Batches are made as analysed: "."""
+
+    @property
+    @abstractmethod
+    def cycle(self) -> int | None:
+        """After how many rounds an example's turn comes again; None where turns do not come in cycles."""
+
+    @property
+    def sampling_probability(self) -> float:
+        """Probability that an example takes part when its turn comes."""
+        return 1.0
+
+    @property
+    def independent_batches(self) -> bool:
+        """Whether different batches overflow independently of each other, or negatively associated."""
+        return False
+
+    @property
+    def shuffled_data(self) -> bool:
+        """Whether indices are positions in data that was shuffled in secret, instead of examples."""
+        return False
+
+    @abstractmethod
+    def sensitivity_if_known(self, strategy: Strategy) -> float:
+        """Returns how far one example of norm 1 can move C x if everybody knows its rounds: what a leak leaves."""
+
+    @abstractmethod
+    def check_bins(self, bins: int) -> None:
+        """Refuses a number of batches per epoch other than that of these batches."""
 
     @property
     @abstractmethod
@@ -81,18 +114,11 @@ class Scheme(ABC):
     def open(self, words: Words) -> Members:
         """Returns the realisation that belongs to a seed."""
 
-    def check_covered(self, accountant: str) -> None:
-        """Refuses an accountant whose analysis does not hold for this scheme."""
-        choice("accountant", accountant, ACCOUNTANTS)
-        if accountant not in self.covered_by:
-            right = ", ".join(self.covered_by) or "none that galton has"
-            raise InvalidArgument("accountant", accountant, f"does not cover {self.kind} batches; covered by: {right}")
-
-    def check_adjacency(self, adjacency: str) -> None:
+    def check_adjacency(self, adjacency: Adjacency) -> None:
         """Refuses an adjacency for which no analysis holds: sizes that are fixed do not survive adding an example."""
-        choice("adjacency", adjacency, tuple(ADJACENCIES))
-        if self.inclusion is None and adjacency not in ("replace", "zero-out"):
-            raise InvalidArgument("adjacency", adjacency, f"must be zero-out or replace for {self.kind} batches")
+        if self.inclusion is None and not adjacency.equal_sizes:
+            fitting = " or ".join(member.value for member in Adjacency if member.equal_sizes)
+            raise InvalidArgument("adjacency", adjacency.value, f"must be {fitting} for {self.kind} batches")
 
     @property
     def digest(self) -> str:
@@ -111,3 +137,9 @@ class Scheme(ABC):
 def check_examples(examples: int) -> int:
     """Refuses numbers of examples that int32 cannot index."""
     return count("examples", examples, at_most=LARGEST)
+
+
+def check_same_bins(bins: int, analysed: int) -> None:
+    """Refuses batches per epoch that were not analysed."""
+    if bins != analysed:
+        raise InvalidArgument("bins", bins, f"must be the batches per epoch that were analysed, {analysed}")

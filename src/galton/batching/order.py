@@ -8,9 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
+from galton.batching.laws import KnownBin, Law, OncePerEpoch
 from galton.batching.words import Words
 from galton.errors import count
+from galton.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,22 @@ class FixedOrder(Scheme):
         count("rounds", self.rounds)
 
     @property
-    def covered_by(self) -> tuple[str, ...]:
-        return ("unamplified",)
+    def law(self) -> Law:
+        return KnownBin(self.bins)
+
+    @property
+    def description(self) -> str:
+        return "an example is used in the same place of every epoch, in batches of a fixed size"
+
+    @property
+    def cycle(self) -> int | None:
+        return self.bins
+
+    def sensitivity_if_known(self, strategy: Strategy) -> float:
+        return strategy.sensitivity(self.bins)
+
+    def check_bins(self, bins: int) -> None:
+        check_same_bins(self.bins, bins)
 
     @property
     def nominal_size(self) -> float:
@@ -91,8 +107,25 @@ class Shuffle(FixedOrder):
     reshuffle: bool = False
 
     @property
-    def covered_by(self) -> tuple[str, ...]:
-        return () if self.reshuffle and self.rounds > self.bins else ("unamplified",)
+    def _anew(self) -> bool:
+        return self.reshuffle and self.rounds > self.bins
+
+    @property
+    def law(self) -> Law:
+        return OncePerEpoch(self.bins) if self._anew else KnownBin(self.bins)
+
+    @property
+    def description(self) -> str:
+        if self._anew:
+            return "the examples are shuffled anew in every epoch and cut into batches of a fixed size"
+        return super().description
+
+    @property
+    def cycle(self) -> int | None:
+        return None if self._anew else self.bins
+
+    def sensitivity_if_known(self, strategy: Strategy) -> float:
+        return strategy.sensitivity(1 if self._anew else self.bins)  # anew: at most what every round would do
 
     def open(self, words: Words) -> Shuffled:
         return Shuffled(self, words)

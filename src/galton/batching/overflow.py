@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from galton.batching.base import Scheme
-from galton.errors import InvalidArgument, choice, count, non_negative, probability
-from galton.pair import ADJACENCIES
+from galton.errors import InvalidArgument, count, probability
+from galton.guarantee import Adjacency
 
 ROUNDING = 1 + 1e-9
 """Upper bounds are raised by this factor, far above the error of the incomplete beta function."""
@@ -52,14 +52,9 @@ class Truncation:
     expected: float
     displacement: float
 
-    def delta(self, epsilon: float, adjacency: str = "add-or-remove") -> float:
+    def delta(self, epsilon: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
         """Returns what has to be added to delta at this epsilon because of truncation."""
-        epsilon = non_negative("epsilon", epsilon)
-        if choice("adjacency", adjacency, tuple(ADJACENCIES)) in ("replace", "zero-out"):
-            return 0.0
-        if adjacency == "remove":
-            return min(1.0, self.displacement)
-        return min(1.0, self.displacement * math.exp(min(epsilon, 700.0)))
+        return Adjacency(adjacency).truncation_delta(self.displacement, epsilon)
 
     def to_json(self) -> dict[str, float]:
         """Returns a JSON-ready dictionary."""
@@ -151,5 +146,5 @@ def _at_least_one(over: float, scheme: Scheme) -> float:
     Independent batches, and the negatively associated ones of a multinomial, overflow at least as often as
     1 - (1 - over)^batches; for the others, one batch is what is certain.
     """
-    batches = scheme.distinct if scheme.kind.startswith(("balls-in-bins", "poisson")) else 1
+    batches = scheme.distinct if scheme.independent_batches else 1
     return -math.expm1(batches * math.log1p(-over)) / ROUNDING if over < 1 else 1.0

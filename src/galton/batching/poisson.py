@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from galton.batching.balls_in_bins import MOST_BINS, grouped
 from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.laws import Coins, GroupCoins, Law
 from galton.batching.words import Words
 from galton.errors import InvalidArgument, count, positive
+from galton.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,22 @@ class CyclicPoisson(Scheme):
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.cycle:g}")
 
     @property
-    def covered_by(self) -> tuple[str, ...]:
-        return ("cyclic-poisson",)  # with known coins an example may be in every `cycle`-th round, not every `bins`-th
+    def law(self) -> Law:
+        return GroupCoins(self.cycle, self.sampling_probability)
+
+    @property
+    def description(self) -> str:
+        return (
+            "the examples are split into groups that take turns, and every example of the group whose turn it is takes "
+            "part with the same probability, independently"
+        )
+
+    def sensitivity_if_known(self, strategy: Strategy) -> float:
+        return strategy.sensitivity(self.cycle)  # with known coins an example may be in every round of its group
+
+    def check_bins(self, bins: int) -> None:
+        if self.inclusion > (1 + 1e-12) / bins:
+            raise InvalidArgument("batch_size", self.batch_size, f"must be at most examples / bins for {bins} bins")
 
     @property
     def sampling_probability(self) -> float:
@@ -95,8 +111,19 @@ class Poisson(CyclicPoisson):
         super().__init__(examples, batch_size, 1, rounds)
 
     @property
-    def covered_by(self) -> tuple[str, ...]:
-        return ("poisson", "mmcc")
+    def law(self) -> Coins:
+        return Coins(self.sampling_probability)
+
+    @property
+    def description(self) -> str:
+        return (
+            "every example takes part in every round with the same probability, independently of all others and of "
+            "other rounds"
+        )
+
+    @property
+    def independent_batches(self) -> bool:
+        return True
 
     def to_json(self) -> dict[str, object]:
         return {name: value for name, value in super().to_json().items() if name != "cycle"}

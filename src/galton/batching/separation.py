@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.laws import Renewal
 from galton.batching.poisson import gaps
 from galton.batching.words import Words
 from galton.errors import InvalidArgument, count, positive
+from galton.strategies.base import Strategy
+from galton.strategies.sensitivity import min_separation_sensitivity
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,26 @@ class MinSeparation(Scheme):
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.separation:g}")
 
     @property
-    def covered_by(self) -> tuple[str, ...]:
-        return ()
+    def law(self) -> Renewal:
+        return Renewal(self.separation, self.sampling_probability)
+
+    @property
+    def description(self) -> str:
+        return (
+            f"an example that took part rests for {self.separation - 1:,} rounds, then takes part in every round with "
+            "the same probability, independently of all others"
+        )
+
+    @property
+    def cycle(self) -> None:
+        return None
+
+    def sensitivity_if_known(self, strategy: Strategy) -> float:
+        return min_separation_sensitivity(strategy, self.separation)
+
+    def check_bins(self, bins: int) -> None:
+        if self.inclusion > (1 + 1e-12) / bins:
+            raise InvalidArgument("batch_size", self.batch_size, f"must be at most examples / bins for {bins} bins")
 
     @property
     def sampling_probability(self) -> float:

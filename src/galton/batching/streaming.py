@@ -36,6 +36,17 @@ class StreamingBallsInBins(BallsInBins):
 
     kind: ClassVar[str] = "balls-in-bins-streaming"
 
+    @property
+    def description(self) -> str:
+        return (
+            f"every example falls into one of {self.bins:,} batches, uniformly and independently of all others, and "
+            "returns with that batch in every epoch, read as a stream"
+        )
+
+    @property
+    def shuffled_data(self) -> bool:
+        return True
+
     def open(self, words: Words) -> Slices:  # type: ignore[override]
         return Slices(self, np.concatenate(([0], np.cumsum(bin_sizes(words, self.examples, self.bins)))))
 

@@ -12,6 +12,7 @@ import typer
 from galton.cli import app, options, show
 from galton.cli.groups import grouped
 from galton.errors import InvalidArgument
+from galton.guarantee import Adjacency, Guarantee
 
 if TYPE_CHECKING:
     from galton.pair import Pair
@@ -35,7 +36,9 @@ def _words(spec: str, pair: Pair) -> tuple[str, str]:
     return "mechanism", words + (f", {pair.merged} bins merged into one mode" if pair.merged > 1 else "")
 
 
-def _with_merge_loss(found: dict[str, Any], strategy: Strategy, pair: Pair, epsilon: float, adjacency: str) -> None:
+def _with_merge_loss(
+    found: dict[str, Any], strategy: Strategy, pair: Pair, epsilon: float, adjacency: Adjacency
+) -> None:
     """Adds what merging bins is estimated to cost."""
     if pair.merged > 1:
         from galton.accounting.merging import merge_loss
@@ -75,6 +78,7 @@ def delta(
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     epsilon: options.Epsilon,
+    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
     how: options.Estimating,
     crew: options.Crew,
     as_json: options.AsJson = False,
@@ -84,15 +88,17 @@ def delta(
 
     strategy, pair = mechanism.build(noise_multiplier)
     with crew.at_work(**asdict(how)) as working:
-        found = accounting.delta(pair, epsilon, working).to_json() | _described(mechanism.spec, strategy, pair)
+        found = accounting.delta(pair, epsilon, adjacency, options=working).to_json() | _described(
+            mechanism.spec, strategy, pair
+        )
         found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, epsilon, how.adjacency)
+        _with_merge_loss(found, strategy, pair, epsilon, adjacency)
     if as_json:
         return show.print_json(found)
     rows = [
         _words(mechanism.spec, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-        ("epsilon", f"{epsilon:g}, {how.adjacency} adjacency"),
+        ("epsilon", f"{epsilon:g}, {adjacency} adjacency"),
         ("delta", f"{found['delta']:.4g}"),
         ("limits", f"[{found['lower']:.4g}, {found['upper']:.4g}] with confidence {how.confidence:g}"),
         *_directions(found),
@@ -109,6 +115,7 @@ def epsilon(
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     delta: options.Delta,
+    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
     how: options.Estimating,
     crew: options.Crew,
     as_json: options.AsJson = False,
@@ -118,15 +125,17 @@ def epsilon(
 
     strategy, pair = mechanism.build(noise_multiplier)
     with crew.at_work(**asdict(how)) as working:
-        found = accounting.epsilon(pair, delta, working).to_json() | _described(mechanism.spec, strategy, pair)
+        found = accounting.epsilon(pair, delta, adjacency, options=working).to_json() | _described(
+            mechanism.spec, strategy, pair
+        )
         found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, found["epsilon"], how.adjacency)
+        _with_merge_loss(found, strategy, pair, found["epsilon"], adjacency)
     if as_json:
         return show.print_json(found)
     rows = [
         _words(mechanism.spec, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-        ("delta", f"{delta:g}, {how.adjacency} adjacency"),
+        ("delta", f"{delta:g}, {adjacency} adjacency"),
         ("epsilon", f"{found['epsilon']:.4f}"),
         ("limits", f"[{found['lower']:.4f}, {found['upper']:.4f}] with confidence {how.confidence:g}"),
         ("without sampling", f"at most {found['deterministic_upper']:.4f}, with certainty"),
@@ -144,6 +153,7 @@ def profile(
     noise_multiplier: options.Multiplier,
     epsilons: Annotated[str | None, typer.Option(help="Comma-separated epsilons [a grid down to delta 1e-9].")] = None,
     points: Annotated[int, typer.Option(help="Points of the default grid.")] = 17,
+    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
     how: options.Drawing,
     crew: options.Crew,
     as_json: options.AsJson = False,
@@ -154,7 +164,8 @@ def profile(
     strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
     with crew.at_work(**asdict(how)) as working:
-        found = accounting.profile(pair, grid, points, working).to_json() | _described(mechanism.spec, strategy, pair)
+        curve = accounting.profile(pair, grid, adjacency, points=points, options=working)
+        found = curve.to_json() | _described(mechanism.spec, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
     if as_json:
         return show.print_json(found)
@@ -181,6 +192,7 @@ def calibrate(
     delta: options.Delta,
     tau: Annotated[float, typer.Option(help="Aim at delta / tau, so that a certificate has room.")] = 1.05,
     workload: options.WorkloadName = "prefix",
+    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
     how: options.Calibrating,
     crew: options.Crew,
     as_json: options.AsJson = False,
@@ -189,10 +201,11 @@ def calibrate(
     from galton import accounting
     from galton.workloads import parse_workload
 
+    guarantee = Guarantee(epsilon, delta, adjacency)
     strategy, pair = mechanism.build()
     matrix = strategy.check_workload(parse_workload(workload, strategy.rounds))
     with crew.at_work(**asdict(how)) as working:
-        calibrated = accounting.calibrate(pair, epsilon, delta, working, tau)
+        calibrated = accounting.calibrate(pair, guarantee, options=working, tau=tau)
     multiplier = calibrated.noise_multiplier
     sensitivity = strategy.sensitivity(mechanism.bins)
     errors = strategy.row_errors(matrix)
@@ -206,13 +219,13 @@ def calibrate(
         "max_error": sigma * float(errors.max()),
         "workload": workload,
     }
-    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, how.adjacency)
+    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, adjacency)
     if as_json:
         return show.print_json(found)
     check = found["check"]
     rows = [
         _words(mechanism.spec, pair),
-        ("target", f"({epsilon:g}, {delta:g})-DP, {how.adjacency} adjacency"),
+        ("target", str(guarantee)),
         ("noise multiplier", f"{multiplier:.5g} (sensitivity 1 over the whole run)"),
         ("per participation", f"{found['noise_multiplier_per_participation']:.5g} (largest column of C scaled to 1)"),
         ("sigma", f"{sigma:.5g} for C as given, clip norm 1"),
@@ -241,6 +254,7 @@ def certify(
     ] = None,
     failure: Annotated[float | None, typer.Option(help="Failure probability of this attempt [0.0015 * delta].")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the certificate to this file.")] = None,
+    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
     how: options.Verifying,
     crew: options.Crew,
     as_json: options.AsJson = False,
@@ -250,9 +264,10 @@ def certify(
 
     if output is not None and output.is_dir():
         raise InvalidArgument("output", str(output), "is a folder; name a file")
+    guarantee = Guarantee(epsilon, delta, adjacency)
     _, pair = mechanism.build(noise_multiplier)
     with crew.at_work(**asdict(how)) as working:
-        found = accounting.certify(pair, epsilon, delta, working, tau, failure).to_json()
+        found = accounting.certify(pair, guarantee, options=working, tau=tau, failure=failure).to_json()
     if output is not None:
         files.write_text(output, json.dumps(found, indent=1, allow_nan=False) + "\n")
     if as_json:
@@ -261,7 +276,7 @@ def certify(
         rows = [
             _words(mechanism.spec, pair),
             ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-            ("claim", f"({epsilon:g}, {delta:g})-DP, {how.adjacency} adjacency"),
+            ("claim", str(guarantee)),
             ("verdict", "ACCEPTED" if found["accepted"] else "REJECTED"),
             ("delta at most", f"{found['delta_upper']:.4g}"),
             ("failure probability", f"{found['failure_probability']:.2g} over {found['attempts']} attempt(s)"),

@@ -41,7 +41,7 @@ def audit(
 
 
 def _rows(found: Audit) -> list[tuple[str, str]]:
-    claim = f"({found.plan_epsilon:g}, {found.plan_delta:g})-DP, {found.adjacency} adjacency"
+    claim = str(found.guarantee)
     sure = f"at delta {found.delta:g}, except with probability {found.failure:g}"
     rows = [
         ("claim", claim),

@@ -10,7 +10,7 @@ import typer
 from galton.cli import app, options, show
 
 if TYPE_CHECKING:
-    from galton.baselines import Comparison, Row
+    from galton.comparison import Comparison, Row
 
 
 @app.command()
@@ -30,9 +30,9 @@ def compare(
     as_json: options.AsJson = False,
 ) -> None:
     """All mechanisms side by side: error, noise, cost, and what each figure is worth. A repeat is instant."""
-    from galton.baselines import DEFAULT, MECHANISMS, plot_comparison
-    from galton.baselines import compare as run
     from galton.cache import default_cache
+    from galton.comparison import DEFAULT, MECHANISMS, plot_comparison
+    from galton.comparison import compare as run
     from galton.plots import check_plot_path
     from galton.workloads import parse_workload
 

@@ -10,6 +10,7 @@ import typer
 from galton.cli import app, options, show
 from galton.cli.groups import grouped
 from galton.errors import InvalidArgument
+from galton.guarantee import Adjacency, Guarantee
 
 
 @app.command()
@@ -42,7 +43,7 @@ def optimize(
     samples: Annotated[int, typer.Option(help="Samples per direction and iteration of the search.")] = 4096,
     iterations: Annotated[int, typer.Option(help="Iterations of a descent at most [60; 300 for paper].")] = 0,
     tau: Annotated[float, typer.Option(help="Calibrate to delta / tau, so that a certificate has room.")] = 1.05,
-    adjacency: options.Adjacency = "add-or-remove",
+    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
     confidence: options.Confidence = 0.999,
     crew: options.Crew,
     as_json: options.AsJson = False,
@@ -55,6 +56,7 @@ def optimize(
     from galton.strategies import save_strategy
     from galton.workloads import parse_workload
 
+    guarantee = Guarantee(epsilon, delta, adjacency)
     total = options.total_rounds(bins, epochs, rounds)
     if output is not None and (output.is_dir() or output.suffix != ".json"):
         raise InvalidArgument("output", str(output), "must be the name of a .json file")
@@ -65,16 +67,13 @@ def optimize(
     if participation != "balls-in-bins":
         if plot is not None:
             raise InvalidArgument("plot", str(plot), "is for balls-in-bins: the classical optimum needs no search")
-        return _classical(
-            family, bins, total, epsilon, delta, matrix, workload, objective, participation, adjacency, output, as_json
-        )
-    with crew.at_work(adjacency=adjacency, confidence=confidence) as working:
+        return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)
+    with crew.at_work(confidence=confidence) as working:
         found = run(
             family,
             bins,
             total,
-            epsilon,
-            delta,
+            guarantee,
             workload=matrix,
             objective=objective,
             method=method,
@@ -98,7 +97,7 @@ def optimize(
     check = found.calibration.check
     rows = [
         ("strategy", f"{found.family} for {total} rounds in epochs of {bins} batches, {found.strategy.digest[:15]}"),
-        ("target", f"({epsilon:g}, {delta:g})-DP, {adjacency} adjacency"),
+        ("target", str(guarantee)),
         ("error", f"{found.rmse:.5g} root mean square, {found.max_error:.5g} at most ({workload} workload)"),
         ("noise multiplier", f"{found.noise_multiplier:.5g} (sensitivity 1), calibrated on fresh samples"),
         ("delta", f"{check.delta:.4g} in [{check.lower:.4g}, {check.upper:.4g}], confidence {confidence:g}"),
@@ -117,33 +116,26 @@ def _classical(
     family: str,
     bins: int,
     rounds: int,
-    epsilon: float,
-    delta: float,
+    guarantee: Guarantee,
     matrix: object,
     workload: str,
     objective: str,
     participation: str,
-    adjacency: str,
     output: Path | None,
     as_json: bool,
 ) -> None:
     """The optimum without amplification; its multiplier is exact."""
     import time
 
-    from galton.errors import choice, positive, probability
-    from galton.gaussian import gaussian_mu
+    from galton.gaussian import unamplified_multiplier
     from galton.optimization import unamplified_optimum
-    from galton.pair import ADJACENCIES
     from galton.strategies import save_strategy
     from galton.workloads import Workload
 
     assert isinstance(matrix, Workload)
     begun = time.perf_counter()
-    positive("epsilon", epsilon)
-    probability("delta", delta)
-    choice("adjacency", adjacency, tuple(ADJACENCIES))
     strategy = unamplified_optimum(family, bins, rounds, matrix, objective, participation)
-    multiplier = (2 if adjacency == "replace" else 1) / gaussian_mu(epsilon, delta)
+    multiplier = unamplified_multiplier(guarantee)
     sigma = multiplier * strategy.sensitivity(bins)
     found = {
         "family": family,
@@ -153,8 +145,7 @@ def _classical(
         "sigma": sigma,
         "rmse": sigma * strategy.rmse(matrix),
         "max_error": sigma * strategy.max_error(matrix),
-        "epsilon": epsilon,
-        "delta": delta,
+        **guarantee.to_json(),
         "bins": bins,
         "rounds": rounds,
         "workload": workload,
@@ -168,7 +159,7 @@ def _classical(
         return show.print_json(found)
     rows = [
         ("strategy", f"{family} for {rounds} rounds, {participation} participation every {bins}, no amplification"),
-        ("target", f"({epsilon:g}, {delta:g})-DP, {adjacency} adjacency"),
+        ("target", str(guarantee)),
         ("error", f"{found['rmse']:.5g} root mean square, {found['max_error']:.5g} at most ({workload} workload)"),
         ("noise multiplier", f"{multiplier:.5g} (sensitivity 1), exact"),
         ("time", f"{found['seconds']:.1f} s"),

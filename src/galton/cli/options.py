@@ -12,6 +12,7 @@ import typer
 
 from galton.cli import show
 from galton.errors import InvalidArgument, count
+from galton.guarantee import Adjacency
 
 if TYPE_CHECKING:
     from galton.accounting import Options
@@ -32,7 +33,9 @@ Rounds = Annotated[int | None, typer.Option(help="Rounds of the run, if the last
 Multiplier = Annotated[float, typer.Option("--noise-multiplier", "-s", help="Noise multiplier, C at sensitivity 1.")]
 Epsilon = Annotated[float, typer.Option(help="epsilon.")]
 Delta = Annotated[float, typer.Option(help="delta.")]
-Adjacency = Annotated[str, typer.Option(help="add-or-remove, add, remove, replace or zero-out.")]
+AdjacencyName = Annotated[
+    Adjacency, typer.Option("--adjacency", help="Which data sets are neighbours: " + ", ".join(Adjacency.names()) + ".")
+]
 SamplerName = Annotated[
     str, typer.Option("--sampler", help="auto, plain, tilted; for C = I also maximum, order-statistics.")
 ]
@@ -116,14 +119,7 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """Which neighbours are told apart."""
-
-    adjacency: Adjacency = "add-or-remove"
-
-
-@dataclass(frozen=True)
-class Calibrating(Neighbours):
+class Calibrating:
     """How noise is calibrated."""
 
     sampler: SamplerName = "auto"
@@ -132,7 +128,7 @@ class Calibrating(Neighbours):
 
 
 @dataclass(frozen=True)
-class Verifying(Neighbours):
+class Verifying:
     """How a claim is put to the test."""
 
     sampler: SamplerName = "auto"

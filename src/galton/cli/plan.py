@@ -9,6 +9,7 @@ import typer
 
 from galton.cli import app, options, show
 from galton.cli.groups import grouped
+from galton.guarantee import Adjacency, Guarantee
 
 if TYPE_CHECKING:
     from galton.plan import Plan
@@ -49,7 +50,7 @@ def plan(
     ] = None,
     micro_batch: Annotated[int, typer.Option(help="Make the places of a batch a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
-    adjacency: options.Adjacency = "add-or-remove",
+    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
     crew: options.Crew,
     as_json: options.AsJson = False,
 ) -> None:
@@ -57,14 +58,14 @@ def plan(
     from galton.plan import make_plan, save_plan
     from galton.plan.folder import check_free
 
+    guarantee = Guarantee(epsilon, delta, adjacency)
     check_free(output)
-    with crew.at_work(adjacency=adjacency) as working:
+    with crew.at_work() as working:
         made = make_plan(
+            guarantee,
             examples=examples,
             batch_size=batch_size,
             epochs=epochs,
-            epsilon=epsilon,
-            delta=delta,
             strategy=strategy,
             batching=batching,
             accountant=accountant,
@@ -92,7 +93,7 @@ def verify(
     from galton.plan import load_plan, verify_plan
 
     made = load_plan(folder)
-    with crew.at_work(adjacency=made.adjacency) as working:
+    with crew.at_work() as working:
         found = verify_plan(made, working)
     if as_json:
         show.print_json(found.to_json() | {"path": str(folder)})

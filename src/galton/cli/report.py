@@ -26,7 +26,7 @@ def report(
     from galton.report import REPORT, write_report
 
     made = load_plan(folder)
-    with crew.at_work(adjacency=made.adjacency) as working:
+    with crew.at_work() as working:
         path = write_report(made, output or folder / REPORT, working)
     if as_json:
         return show.print_json({"path": str(path), "plan": made.digest})

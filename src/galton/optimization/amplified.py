@@ -15,8 +15,9 @@ import numpy as np
 from galton.accounting import Calibration, Options, calibrate
 from galton.accounting.calibration import DEFAULT_TAU
 from galton.accounting.quick import quick_multiplier
-from galton.errors import FloatArray, InvalidArgument, choice, count, positive, probability
-from galton.gaussian import gaussian_mu
+from galton.errors import FloatArray, InvalidArgument, choice, count, positive
+from galton.gaussian import unamplified_multiplier
+from galton.guarantee import Guarantee, as_guarantee
 from galton.optimization.descent import gradient_descent
 from galton.optimization.families import BltFamily, Family, ToeplitzFamily, parse_family
 from galton.optimization.noise_level import ESTIMATORS
@@ -45,6 +46,7 @@ class Optimized:
       rmse: root-mean-square error on the workload with that noise, clip norm 1.
       max_error: the largest error of a round.
       objective: what was minimised, with that noise: one of the two, or the value of the user's own function.
+      guarantee: what the noise gives.
       calibration: the evidence for the multiplier.
       unamplified: the classical optimum on the same footing: Toeplitz C optimised without amplification, its exact
         multiplier and rmse without amplification, and an estimate of its rmse with balls-in-bins.
@@ -59,8 +61,7 @@ class Optimized:
     rmse: float
     max_error: float
     objective: float
-    epsilon: float
-    delta: float
+    guarantee: Guarantee
     bins: int
     rounds: int
     calibration: Calibration
@@ -75,16 +76,21 @@ class Optimized:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary, without the coefficients (a strategy file holds them)."""
-        plain = {name: value for name, value in self.__dict__.items() if name not in ("strategy", "calibration")}
-        return plain | {"strategy_hash": self.strategy.digest, "calibration": self.calibration.to_json()}
+        apart = ("strategy", "calibration", "guarantee")
+        plain = {name: value for name, value in self.__dict__.items() if name not in apart}
+        return (
+            plain
+            | self.guarantee.to_json()
+            | {"strategy_hash": self.strategy.digest, "calibration": self.calibration.to_json()}
+        )
 
 
 def optimize(
     family: str,
     bins: int,
     rounds: int,
-    epsilon: float,
-    delta: float,
+    epsilon: float | Guarantee,
+    delta: float | None = None,
     *,
     workload: Workload | None = None,
     objective: str | Function = "rmse",
@@ -107,8 +113,8 @@ def optimize(
       family: blt:D (1 to 10 buffers), toeplitz, toeplitz:W, each also with +scale, banded:W or dense.
       bins: batches per epoch.
       rounds: rounds of the run.
-      epsilon: privacy parameter.
-      delta: privacy parameter.
+      epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
+      delta: of the guarantee, unless the argument before is all of it.
       workload: what the error is of; default prefix sums.
       objective: rmse, max (the largest error of a round), or a differentiable function (C, sigma) -> positive number
         in JAX, where sigma is the standard deviation of the noise for C as given and clip norm 1.
@@ -117,9 +123,12 @@ def optimize(
       samples: samples per direction and iteration.
       iterations: at most so many per descent [60; 300 for `paper`].
       start: a member of the family to start from.
-      options: adjacency, seed and workers of the accountant.
+      options: seed and workers of the accountant.
       tau: the multiplier is calibrated to delta / tau, so that a certificate has room.
       watch: called as watch(stage, iteration, objective).
+
+    Returns:
+      The strategy with its certified noise multiplier and its error.
 
     Example:
       >>> found = optimize("blt:2", bins=4, rounds=16, epsilon=2.0, delta=1e-5, samples=1024, options=Options(seed=1))
@@ -128,8 +137,7 @@ def optimize(
     """
     begun = time.perf_counter()
     options = options or Options()
-    positive("epsilon", epsilon)
-    probability("delta", delta)
+    guarantee = as_guarantee(epsilon, delta)
     count("rounds", rounds)
     count("bins", bins, at_most=min(rounds, MOST_BINS))
     count("samples", samples, at_most=1 << 24)
@@ -148,7 +156,8 @@ def optimize(
     merge = groups_for(bins)  # refuses what cannot be calibrated, before the work begins
     target_workload = _prefix_sums(rounds) if workload is None else workload
     seed = options.fresh_seed()
-    target = Target(epsilon, delta / tau, replace(options, progress=None), estimator, samples, seed)
+    aim = guarantee.with_delta(guarantee.delta / tau)
+    target = Target(aim, replace(options, progress=None), estimator, samples, seed)
     history = History(watch)
     run = Run(bins, target_workload, objective, target, method, iterations, history)
     interrupted = False
@@ -161,7 +170,8 @@ def optimize(
             parsed = run.family or parsed
     strategy = parsed.strategy(parameters)
     pair = dominating_pair(strategy, bins, merge=merge)
-    calibration = calibrate(pair, epsilon, delta, replace(options, seed=None if options.seed is None else seed), tau)
+    fresh = replace(options, seed=None if options.seed is None else seed)
+    calibration = calibrate(pair, guarantee, options=fresh, tau=tau)
     sigma = calibration.noise_multiplier * strategy.sensitivity(bins)
     errors = strategy.row_errors(target_workload)
     rmse, largest = sigma * float((errors**2).mean() ** 0.5), sigma * float(errors.max())
@@ -178,12 +188,11 @@ def optimize(
         rmse=rmse,
         max_error=largest,
         objective=reached,
-        epsilon=float(epsilon),
-        delta=float(delta),
+        guarantee=guarantee,
         bins=bins,
         rounds=rounds,
         calibration=calibration,
-        unamplified=_unamplified(bins, rounds, epsilon, delta, workload, target),
+        unamplified=_unamplified(bins, rounds, guarantee, workload, target),
         history=history.rows,
         method=method,
         estimator=estimator,
@@ -274,15 +283,14 @@ def _check_finite(family: Family, run: Run) -> None:
 
 
 def _unamplified(
-    bins: int, rounds: int, epsilon: float, delta: float, workload: Workload | None, target: Target
+    bins: int, rounds: int, guarantee: Guarantee, workload: Workload | None, target: Target
 ) -> dict[str, float]:
     """The classical optimum (Toeplitz) without amplification, exactly, and with it, by a quick estimate."""
     strategy = unamplified_optimum("toeplitz", bins, rounds, workload)
     error = strategy.rmse(workload) * strategy.sensitivity(bins)
-    sides = 2 if target.options.adjacency == "replace" else 1
-    exact = sides / gaussian_mu(epsilon, delta)
+    exact = unamplified_multiplier(guarantee)
     pair = dominating_pair(strategy, bins, merge=groups_for(bins))
-    estimate, _ = quick_multiplier(pair, epsilon, target.delta, target.options, target.seed, blocks=1)
+    estimate, _ = quick_multiplier(pair, target.guarantee, target.options, target.seed, blocks=1)
     return {
         "noise_multiplier": exact,
         "rmse": exact * error,

@@ -34,16 +34,7 @@ def gradient_descent(
                 quick = replace(target, estimator="mixture")
                 log_sigma = design(problem, parameters, quick, "paper", 1 << 10)(gram).log_sigma
             seed = derived_seed(target.seed, f"paper {index}")
-            level = NoiseLevel(
-                gram,
-                log_sigma,
-                target.options.directions,
-                target.epsilon,
-                target.delta,
-                target.estimator,
-                target.samples,
-                seed,
-            )
+            level = NoiseLevel(gram, log_sigma, target.guarantee, target.estimator, target.samples, seed)
             found = level.bisect(gram, log_sigma, _HALVINGS)
             log_sigma = found.log_sigma
             value, gradient = problem.value_and_gradient(parameters, lambda gram: found)  # noqa: B023

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from galton.errors import FloatArray, GaltonError
-from galton.pair import Direction
+from galton.guarantee import Direction, Guarantee
 from galton.sampling.base import chunk_key
 from galton.sampling.frozen import Proposals, choose_proposals, mixture_values, proposals
 from galton.sampling.halfspace import FARTHEST, half_space
@@ -76,9 +76,7 @@ class NoiseLevel:
     Args:
       gram: M^T M at the design, at noise of standard deviation 1.
       log_sigma: log sigma near the solution there.
-      directions: the divergences that count; sigma is a smooth maximum over them.
-      epsilon: privacy parameter.
-      target: delta to reach.
+      guarantee: what sigma has to give; it is a smooth maximum over the directions of its adjacency.
       estimator: `mixture` (importance sampling from a mixture of proposals: the default), `tilted` or `plain`.
       samples: draws per direction.
       seed: of the draws.
@@ -88,19 +86,18 @@ class NoiseLevel:
         self,
         gram: FloatArray,
         log_sigma: float,
-        directions: tuple[Direction, ...],
-        epsilon: float,
-        target: float,
+        guarantee: Guarantee,
         estimator: str,
         samples: int,
         seed: int,
     ) -> None:
-        self.epsilon = epsilon
-        self.target = target
+        self.epsilon, self.target = guarantee.epsilon, guarantee.delta
         self._design = log_sigma - math.log(gram.mean()) / 2
         scaled = gram * math.exp(-2 * log_sigma)
-        self._frozen = [_freeze(scaled, one, epsilon, estimator, samples, seed) for one in directions]
-        self._last: list[tuple[FloatArray, Level] | None] = [None for _ in directions]
+        self._frozen = [
+            _freeze(scaled, direction, self.epsilon, estimator, samples, seed) for direction in guarantee.directions
+        ]
+        self._last: list[tuple[FloatArray, Level] | None] = [None for _ in self._frozen]
 
     def __call__(self, gram: FloatArray) -> Level:
         """Returns log sigma at this Gram matrix, by Newton's method from where the last call ended."""
@@ -204,7 +201,7 @@ def _freeze(gram: FloatArray, direction: Direction, epsilon: float, estimator: s
     count = -(-samples // size)
     keys = [chunk_key(seed, direction, index) for index in range(count)]
     normals = [_normals(key, (size, len(gram))) for key in keys]
-    random = np.random.default_rng([seed, list(Direction).index(direction)])
+    random = np.random.default_rng([seed, direction.stream])
     if estimator == "plain":
         bins = jnp.asarray(random.integers(len(gram), size=(count, size)))
         return Frozen(direction, _PLAIN[direction], (), list(zip(normals, bins, strict=True)), size * count)

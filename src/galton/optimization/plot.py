@@ -30,7 +30,7 @@ def plot_optimization(found: Optimized, path: str | Path) -> None:
             label=f"{stage}, training value",
         )
     axes[0].axhline(found.objective, color="0.5", linewidth=1, label="result, fresh samples")
-    axes[0].set(xlabel="iteration", ylabel="error", title=f"{found.family}, epsilon {found.epsilon:g}")
+    axes[0].set(xlabel="iteration", ylabel="error", title=f"{found.family}, epsilon {found.guarantee.epsilon:g}")
     axes[0].legend(fontsize=8)
     first = found.strategy.columns(0, 1)[:, 0]
     axes[1].plot(np.arange(1, first.size + 1), first / first[0], color="black")

@@ -12,7 +12,8 @@ from scipy.optimize import OptimizeResult, minimize
 
 from galton.accounting.options import Options, derived_seed
 from galton.errors import FloatArray, GaltonError
-from galton.gaussian import gaussian_mu
+from galton.gaussian import unamplified_multiplier
+from galton.guarantee import Guarantee
 from galton.optimization.noise_level import NoiseLevel, OutsideDesign
 from galton.optimization.problem import NotFinite, Problem
 
@@ -32,8 +33,7 @@ _WALL = 1.0
 class Target:
     """The guarantee that sigma has to give, and how it is estimated while searching."""
 
-    epsilon: float
-    delta: float
+    guarantee: Guarantee
     options: Options
     estimator: str = "mixture"
     samples: int = 1 << 12
@@ -85,16 +85,11 @@ def design(
 
     def draws(log_sigma: float, purpose: str, samples: int, estimator: str) -> NoiseLevel:
         seed = derived_seed(target.seed, purpose)
-        return NoiseLevel(
-            gram, log_sigma, target.options.directions, target.epsilon, target.delta, estimator, samples, seed
-        )
+        return NoiseLevel(gram, log_sigma, target.guarantee, estimator, samples, seed)
 
     log_sigma = guess
     if log_sigma is None:
-        sides = 2 if target.options.adjacency == "replace" else 1
-        log_sigma = math.log(
-            sides * math.sqrt(float(gram.diagonal().max())) / gaussian_mu(target.epsilon, target.delta)
-        )
+        log_sigma = math.log(unamplified_multiplier(target.guarantee) * math.sqrt(float(gram.diagonal().max())))
     for index in range(_APPROACHES if approach else 0):
         step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10, "mixture").newton_step(gram, log_sigma)
         log_sigma += step

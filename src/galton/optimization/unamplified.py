@@ -21,7 +21,7 @@ from galton.optimization.search import descend
 from galton.optimization.starts import fitted_blt, inner_family
 from galton.sampling.base import wide_jax
 from galton.strategies import ColumnBanded, Dense, Scaled, Strategy, square_root
-from galton.strategies.toeplitz import ToeplitzLike
+from galton.strategies.sensitivity import min_separation_sensitivity, unknown_sensitivity
 from galton.threads import one_blas_thread
 from galton.workloads import Workload, prefix_sums
 
@@ -59,7 +59,7 @@ def unamplified_optimum(
         raise InvalidArgument("workload", target.rounds, f"must have as many rounds as the run, {rounds}")
     few_bands = isinstance(parsed, BandedFamily) and parsed.bands <= bins
     if participation == "min-separation" and parsed.columns_are_free and not few_bands:
-        raise _unknown_sensitivity(family, bins)
+        raise unknown_sensitivity(family, bins)
     strategy = _optimum(parsed, bins, target, objective) if workload is not None else _cached(parsed, bins, objective)
     if participation == "min-separation":
         min_separation_sensitivity(strategy, bins)
@@ -140,39 +140,3 @@ def _scaled_columns(strategy: Strategy, factors: FloatArray) -> Strategy:
     if isinstance(strategy, ColumnBanded):
         return ColumnBanded(strategy.coefficients * factors)
     return Dense(strategy.matrix() * factors)
-
-
-def min_separation_sensitivity(strategy: Strategy, separation: int) -> float:
-    """Returns how far one example can move C x when its rounds are at least `separation` apart; exact, or refused.
-
-    Exact for Toeplitz C with non-negative, non-increasing coefficients (the earliest rounds are the worst), and for
-    banded C with at most `separation` bands (columns do not overlap: the best choice by dynamic programming).
-    """
-    strategy.check_bins(separation)
-    if isinstance(strategy, ToeplitzLike):
-        series = strategy.full_series
-        if (series >= 0).all() and (np.diff(series) <= 1e-12 * series[0]).all():
-            return strategy.sensitivity(separation)
-    if isinstance(strategy, ColumnBanded) and strategy.coefficients.shape[0] <= separation:
-        return _best_columns(np.square(strategy.coefficients).sum(axis=0), separation)
-    if isinstance(strategy, ToeplitzLike) and np.flatnonzero(strategy.full_series)[-1] < separation:
-        tails = np.cumsum(np.square(strategy.full_series))[::-1]
-        return _best_columns(tails, separation)
-    raise _unknown_sensitivity(strategy.kind, separation)
-
-
-def _unknown_sensitivity(what: str, separation: int) -> InvalidArgument:
-    return InvalidArgument(
-        "participation",
-        "min-separation",
-        f"the sensitivity of this {what} strategy is not known exactly: needs non-increasing Toeplitz "
-        f"coefficients, or at most {separation} bands; use fixed-order",
-    )
-
-
-def _best_columns(squares: FloatArray, separation: int) -> float:
-    """The largest sum of squared column norms over columns at least `separation` apart."""
-    best = np.zeros(squares.size + separation)
-    for column in range(squares.size):
-        best[column + separation] = max(best[column + separation - 1], best[column] + squares[column])
-    return float(np.sqrt(best[-1]))

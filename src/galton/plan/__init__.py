@@ -1,13 +1,11 @@
 """The plan: one artefact that holds strategy, batches, noise and the proof of the guarantee."""
 
-from galton.plan.accountants import SAMPLINGS
 from galton.plan.folder import load_plan, save_plan
 from galton.plan.make import make_plan
 from galton.plan.plan import Alternative, Leak, Plan
 from galton.plan.verify import Verification, verify_plan
 
 __all__ = [
-    "SAMPLINGS",
     "Alternative",
     "Leak",
     "Plan",

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from galton.accountants import Accountant, Setting
+from galton.accountants.base import PLAN_TAU
 from galton.accounting import Options
-from galton.baselines import MECHANISMS, Mechanism, Setting
-from galton.baselines.mechanism import Solved
+from galton.comparison import MECHANISMS, Mechanism, Solved, banded
 from galton.errors import InvalidArgument
-from galton.optimization import optimize, unamplified_optimum
 from galton.optimization.spec import resolve_strategy
-from galton.plan.accountants import TAU, room_for
 from galton.plan.plan import Alternative
 from galton.strategies import Strategy
-
-DEFAULTS = {
-    "balls-in-bins": "blt:4+scale",
-    "unamplified": "toeplitz",
-    "poisson": "identity",
-    "allocation": "identity",
-    "cyclic-poisson": "bandmf",
-    "mmcc": "bandmf",
-}
-"""Strategy by accountant, unless the user names one."""
-
-_BANDED = {
-    "balls-in-bins": "bandmf-balls-in-bins",
-    "unamplified": "bandmf-unamplified",
-    "cyclic-poisson": "bandmf-cyclic-poisson",
-    "mmcc": "bandmf-mmcc",
-}
-_CANDIDATES = {
-    "balls-in-bins": (
-        *("dpsgd-balls-in-bins", "bandmf-balls-in-bins", "memf-balls-in-bins"),
-        *("optimized-blt:4", "optimized-toeplitz", "optimized-blt:4+scale", "optimized-toeplitz+scale"),
-    ),
-    "unamplified": ("dpsgd-unamplified", "bandmf-unamplified", "memf-unamplified", "tree-unamplified"),
-    "cyclic-poisson": ("bandmf-cyclic-poisson", "banded-cyclic-poisson"),
-}
-_REFERENCES = ("dpsgd-unamplified", "dpsgd-poisson", "memf-unamplified")
-"""What a plan is compared with in passing: mechanisms that take seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +23,7 @@ class Chosen:
     alternatives: tuple[Alternative, ...]
 
 
-def choose(spec: str, accountant: str, setting: Setting, options: Options) -> Chosen:
+def choose(spec: str, accountant: Accountant, setting: Setting, options: Options) -> Chosen:
     """Returns the strategy that `spec` names.
 
     Args:
@@ -59,35 +31,21 @@ def choose(spec: str, accountant: str, setting: Setting, options: Options) -> Ch
         the best number of bands; best; or a strategy as elsewhere (identity, sqrt:W, bandmf:W, tree, a file).
       accountant: the analysis of the sampling.
       setting: bins, epochs, guarantee and workload.
-      options: adjacency, seed, workers and progress of the accountant.
+      options: seed, workers and progress of the accountant.
     """
     if spec == "best":
         return _best(accountant, setting, options)
     if spec == "bandmf":
-        if accountant not in _BANDED:
-            raise InvalidArgument("strategy", spec, f"needs batches other than those of the accountant {accountant}")
-        return Chosen(MECHANISMS[_BANDED[accountant]].solver(setting, None).strategy, None, ())
+        if accountant.most_bands(setting.bins) == 1 < setting.bins:
+            raise InvalidArgument(
+                "strategy", spec, f"needs batches other than those of the accountant {accountant.name}"
+            )
+        return Chosen(banded("toeplitz", accountant)(setting, None).strategy, None, ())
     if not is_family(spec):
         return Chosen(resolve_strategy(spec, setting.bins, setting.rounds), None, ())
-    if accountant == "unamplified":
-        return Chosen(unamplified_optimum(spec, setting.bins, setting.rounds, setting.workload), None, ())
-    if accountant != "balls-in-bins":
-        remedy = f"can be optimised for balls-in-bins and unamplified runs only, not for {accountant}; take bandmf"
-        raise InvalidArgument("strategy", spec, remedy)
-    found = optimize(
-        spec,
-        setting.bins,
-        setting.rounds,
-        setting.epsilon,
-        room_for(setting.delta),
-        workload=setting.workload,
-        options=options,
-        tau=TAU,
-        watch=lambda stage, index, value: options.tell(f"optimising {stage} | {value:.5g}", index, index + 10),
-    )
-    if found.interrupted:
-        raise KeyboardInterrupt
-    return Chosen(found.strategy, found.noise_multiplier, ())
+    aim = setting.with_guarantee(accountant.room(setting.guarantee))
+    optimum = accountant.optimum(spec, aim, options, PLAN_TAU)
+    return Chosen(optimum.strategy, None if optimum.figure is None else optimum.figure.noise_multiplier, ())
 
 
 def is_family(spec: str) -> bool:
@@ -96,31 +54,36 @@ def is_family(spec: str) -> bool:
 
 
 def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
-    """Returns what well-known mechanisms would cost; for replace adjacency, those without amplification."""
-    replaced = options.adjacency == "replace"
-    names = [name for name in _REFERENCES if not replaced or name.endswith("unamplified")]
-    found = []
-    for index, name in enumerate(names):
-        options.tell(f"alternatives | {name}", index, len(names))
-        one = _alternative(MECHANISMS[name], setting, MECHANISMS[name].solver(setting, None))
-        found.append(replace(one, rmse=2 * one.rmse) if replaced else one)
-    return tuple(found)
+    """Returns what well-known mechanisms would cost for the same guarantee, those that can give it."""
+    adjacency = setting.guarantee.adjacency
+    known = [
+        mechanism
+        for mechanism in MECHANISMS.values()
+        if mechanism.reference and mechanism.accountant is not None and mechanism.accountant.supports(adjacency)
+    ]
+    alternatives = []
+    for index, mechanism in enumerate(known):
+        options.tell(f"alternatives | {mechanism.name}", index, len(known))
+        alternatives.append(_alternative(mechanism, setting, mechanism.solver(setting, None)))
+    return tuple(alternatives)
 
 
-def _best(accountant: str, setting: Setting, options: Options) -> Chosen:
+def _best(accountant: Accountant, setting: Setting, options: Options) -> Chosen:
     """The candidate with the least error; each candidate's figure is kept."""
-    if options.adjacency == "replace":
-        raise InvalidArgument("strategy", "best", "is not there for replace adjacency: name a strategy")
-    names = _CANDIDATES.get(accountant, (_BANDED[accountant],) if accountant in _BANDED else ())
-    if not names:
-        raise InvalidArgument("strategy", "best", f"there is only the identity for the accountant {accountant}")
+    candidates = [
+        mechanism for mechanism in MECHANISMS.values() if mechanism.candidate and mechanism.accountant is accountant
+    ]
+    if not candidates:
+        raise InvalidArgument("strategy", "best", f"there is only the identity for the accountant {accountant.name}")
     solved: dict[str, Solved] = {}
-    for name in names:
-        options.tell(f"comparing strategies | {name}", len(solved), len(names))
-        solved[name] = MECHANISMS[name].solver(setting, None)
-    errors = {name: setting.error(one.strategy, one.figure) for name, one in solved.items()}
+    for mechanism in candidates:
+        options.tell(f"comparing strategies | {mechanism.name}", len(solved), len(candidates))
+        solved[mechanism.name] = mechanism.solver(setting, None)
+    errors = {name: setting.error(answer.strategy, answer.figure) for name, answer in solved.items()}
     best = min(errors, key=lambda name: errors[name])
-    others = tuple(_alternative(MECHANISMS[name], setting, solved[name]) for name in names if name != best)
+    others = tuple(
+        _alternative(mechanism, setting, solved[mechanism.name]) for mechanism in candidates if mechanism.name != best
+    )
     return Chosen(solved[best].strategy, None, others)
 
 

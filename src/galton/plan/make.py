@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from galton.accountants import Setting, check_covered, default_accountant, find_accountant
 from galton.accounting import Options
-from galton.baselines import Setting
-from galton.batching import Scheme, physical_size, truncation
+from galton.batching import PLANNED, Scheme, physical_size, truncation
 from galton.batching.batches import DEFAULT_TRUNCATION
-from galton.errors import InvalidArgument, choice, count, positive, probability
-from galton.plan.accountants import SAMPLINGS, prove
-from galton.plan.choose import DEFAULTS, choose, references
+from galton.errors import InvalidArgument, choice, count, positive
+from galton.guarantee import Guarantee, as_guarantee
+from galton.plan.choose import choose, references
 from galton.plan.plan import Leak, Plan, leaked
 from galton.provenance import now, versions
 from galton.strategies import identity
@@ -21,12 +21,12 @@ MOST_TRUNCATION = 0.5
 
 
 def make_plan(
+    epsilon: float | Guarantee,
+    delta: float | None = None,
     *,
     examples: int,
     batch_size: float,
     epochs: int,
-    epsilon: float,
-    delta: float,
     strategy: str = "",
     batching: str = "balls-in-bins",
     accountant: str = "",
@@ -39,14 +39,14 @@ def make_plan(
     """Chooses a strategy, calibrates the noise, certifies the guarantee.
 
     Args:
+      epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
+      delta: of the guarantee, unless the first argument is all of it.
       examples: number of examples in the data set; public.
       batch_size: expected size of a batch; there are round(examples / batch_size) batches per epoch.
       epochs: passes over the data.
-      epsilon: privacy parameter.
-      delta: privacy parameter.
       strategy: see `choose.choose`; by default a scaled BLT with four buffers optimised under amplification, or what is
         usual for another batching.
-      batching: one of SAMPLINGS.
+      batching: one of `batching.PLANNED`.
       accountant: by default the one made for the batching; `unamplified` for one that does not rely on the batches
         being secret.
       clip_norm: l2 norm that gradients will be clipped to.
@@ -54,10 +54,13 @@ def make_plan(
         cost under add-or-remove adjacency is taken off delta (docs/math.md, section 9).
       micro_batch: the physical size, if it is not given, is made a multiple of this.
       workload: what the error is of: prefix, momentum:B, momentum:B+cooldown or a .npy matrix.
-      options: adjacency, seed, workers and progress of the accountant.
+      options: seed, workers and progress of the accountant.
+
+    Returns:
+      The plan; `save_plan` writes it to a folder.
 
     Example:
-      >>> plan = make_plan(examples=64, batch_size=8, epochs=2, epsilon=4, delta=1e-3, strategy="sqrt:4")
+      >>> plan = make_plan(epsilon=4, delta=1e-3, examples=64, batch_size=8, epochs=2, strategy="sqrt:4")
       >>> plan.bins, plan.rounds, plan.evidence.accountant
       (8, 16, 'balls-in-bins')
     """
@@ -66,11 +69,9 @@ def make_plan(
     positive("batch_size", batch_size)
     count("epochs", epochs, at_most=10**6)
     count("micro_batch", micro_batch)
-    positive("epsilon", epsilon)
-    probability("delta", delta)
+    guarantee = as_guarantee(epsilon, delta)
     positive("clip_norm", clip_norm)
-    sampling = SAMPLINGS[choice("batching", batching, tuple(SAMPLINGS))]
-    accountant = accountant or sampling.accountant
+    make_scheme = PLANNED[choice("batching", batching, tuple(PLANNED))]
     bins = round(examples / batch_size)
     if bins < 1:
         raise InvalidArgument("batch_size", batch_size, f"must be at most the number of examples, {examples}")
@@ -78,28 +79,30 @@ def make_plan(
     target = None if workload == "prefix" else parse_workload(workload, rounds)
     # The scheme for independent noise tells sizes, cover and adjacency before the work begins: cyclic Poisson's batch
     # sizes are those of Poisson.
-    first = sampling.make(examples, bins, rounds, identity(rounds))
-    first.check_covered(accountant)
-    first.check_adjacency(options.adjacency)
+    first = make_scheme(examples, bins, rounds, identity(rounds))
+    analysis = find_accountant(accountant) if accountant else default_accountant(first)
+    check_covered(analysis, first)
+    first.check_adjacency(guarantee.adjacency)
+    analysis.check_adjacency(guarantee.adjacency)
     if physical is None:
-        physical = _enough_places(first, epsilon, delta, options.adjacency, micro_batch)
-    lost = truncation(first, physical).delta(epsilon, options.adjacency)
-    if lost > MOST_TRUNCATION * delta:
-        enough = _enough_places(first, epsilon, delta, options.adjacency, micro_batch)
+        physical = _enough_places(first, guarantee, micro_batch)
+    lost = truncation(first, physical).delta(guarantee.epsilon, guarantee.adjacency)
+    if lost > MOST_TRUNCATION * guarantee.delta:
+        enough = _enough_places(first, guarantee, micro_batch)
         remedy = f"truncation would cost {lost:.3g} of delta; take {enough}, or adjacency zero-out, where it is free"
         raise InvalidArgument("physical", physical, remedy)
-    setting = Setting(bins, epochs, epsilon, delta - lost, target)
-    spec = strategy or DEFAULTS[accountant]
-    chosen = choose(spec, accountant, setting, options)
-    scheme = sampling.make(examples, bins, rounds, chosen.strategy)
+    setting = Setting(bins, epochs, guarantee.with_delta(guarantee.delta - lost), target)
+    spec = strategy or analysis.default_strategy
+    chosen = choose(spec, analysis, setting, options)
+    scheme = make_scheme(examples, bins, rounds, chosen.strategy)
+    analysis.check(chosen.strategy, scheme, bins)
     cut = truncation(scheme, physical)
-    claim = delta - cut.delta(epsilon, options.adjacency)
-    multiplier, evidence = prove(accountant, chosen.strategy, bins, epsilon, claim, options, chosen.multiplier)
+    claim = guarantee.with_delta(guarantee.delta - cut.delta(guarantee.epsilon, guarantee.adjacency))
+    evidence = analysis.prove(chosen.strategy, bins, claim, options, chosen.multiplier)
+    multiplier = evidence.noise_multiplier
     sensitivity = chosen.strategy.sensitivity(bins)
     plan = Plan(
-        epsilon=float(epsilon),
-        delta=float(delta),
-        adjacency=options.adjacency,
+        guarantee=guarantee,
         scheme=scheme,
         bins=bins,
         physical=physical,
@@ -117,16 +120,16 @@ def make_plan(
         created=now(),
         versions=versions(),
     )
-    evidence.check(plan)
+    plan.check()
     return replace(plan, leak=leaked(plan))
 
 
-def _enough_places(scheme: Scheme, epsilon: float, delta: float, adjacency: str, multiple: int) -> int:
+def _enough_places(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
     """Returns a physical size at which truncation hardly ever happens, and costs next to nothing of delta.
 
     A neighbouring data set may have an example more: with one bin, one place more than examples is needed.
     """
     physical = physical_size(scheme, DEFAULT_TRUNCATION, multiple)
-    while truncation(scheme, physical).delta(epsilon, adjacency) > 1e-3 * delta:
+    while truncation(scheme, physical).delta(guarantee.epsilon, guarantee.adjacency) > 1e-3 * guarantee.delta:
         physical += multiple
     return physical

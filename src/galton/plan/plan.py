@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from galton import files
-from galton.batching import Batches, CyclicPoisson, Scheme, Truncation, scheme_from_json
+from galton.accountants import Accountant, Evidence, Run, check_covered, find_accountant
+from galton.batching import Batches, Scheme, Truncation, scheme_from_json
 from galton.batching import truncation as exact_truncation
-from galton.errors import InvalidArgument, choice, count, positive, probability
+from galton.errors import InvalidArgument, count, positive
 from galton.gaussian import gaussian_delta, gaussian_epsilon
-from galton.pair import ADJACENCIES
-from galton.plan.guarantee import Evidence, evidence_from_json
+from galton.guarantee import Guarantee
 from galton.strategies import Strategy
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Plan:
     """What is trained, with which noise, and what may be claimed for it. `make_plan` makes one, `load_plan` reads one.
 
     Attributes:
-      epsilon, delta, adjacency: the guarantee.
+      guarantee: what may be claimed.
       scheme: how batches are drawn.
       bins: batches per epoch, which the noise multiplier's convention refers to.
       physical: places of a batch; larger batches are truncated.
@@ -76,9 +76,7 @@ class Plan:
       versions: of the packages that the analysis rests on.
     """
 
-    epsilon: float
-    delta: float
-    adjacency: str
+    guarantee: Guarantee
     scheme: Scheme
     bins: int
     physical: int
@@ -97,9 +95,6 @@ class Plan:
     versions: dict[str, str]
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
-        probability("delta", self.delta)
-        choice("adjacency", self.adjacency, tuple(ADJACENCIES))
         count("bins", self.bins)
         count("physical", self.physical)
         positive("clip_norm", self.clip_norm)
@@ -109,6 +104,37 @@ class Plan:
             raise InvalidArgument(
                 "strategy", self.strategy.rounds, f"must have the rounds of the batches, {self.rounds}"
             )
+
+    @property
+    def accountant(self) -> Accountant:
+        """Whose analysis the guarantee rests on."""
+        return find_accountant(self.evidence.accountant)
+
+    @property
+    def run(self) -> Run:
+        """What was analysed."""
+        return Run(self.strategy, self.scheme, self.bins, self.noise_multiplier)
+
+    @property
+    def claim(self) -> Guarantee:
+        """What has to be proved without truncation: the guarantee, less what truncation costs."""
+        lost = self.truncation.delta(self.guarantee.epsilon, self.guarantee.adjacency)
+        if not lost < self.guarantee.delta:
+            raise InvalidArgument("delta", self.guarantee.delta, f"must be more than truncation costs, {lost}")
+        return self.guarantee.with_delta(self.guarantee.delta - lost)
+
+    def check(self) -> None:
+        """Refuses a plan whose evidence is not evidence for what it claims, of the run that it describes."""
+        accountant, adjacency = self.accountant, self.guarantee.adjacency
+        check_covered(accountant, self.scheme)
+        self.scheme.check_adjacency(adjacency)
+        accountant.check_adjacency(adjacency)
+        accountant.check(self.strategy, self.scheme, self.bins)
+        _check_derived("truncation", self.truncation.to_json(), exact_truncation(self.scheme, self.physical).to_json())
+        self.evidence.check(self.run, self.claim)
+        sensitivity = self.strategy.sensitivity(self.bins)
+        if not math.isclose(sensitivity, self.sensitivity, rel_tol=1e-9):
+            raise InvalidArgument("sensitivity", self.sensitivity, f"must be that of the strategy, {sensitivity}")
 
     @property
     def examples(self) -> int:
@@ -138,18 +164,15 @@ class Plan:
     @property
     def statement(self) -> str:
         """What may be claimed, in words."""
-        return (
-            f"A run of {self.rounds} rounds that follows this plan is ({self.epsilon:g}, {self.delta:g})-DP under "
-            f"{self.adjacency} adjacency. {self.evidence.words}"
-        )
+        return f"A run of {self.rounds} rounds that follows this plan is {self.guarantee}. {self.evidence.words}"
 
     @property
     def leak_statement(self) -> str:
         """What may be claimed if the batches become known, in words."""
         if self.leak.epsilon is None:
-            claim = f"({self.epsilon:g}, {self.leak.delta:.4g})-DP"
+            claim = f"({self.guarantee.epsilon:g}, {self.leak.delta:.4g})-DP"
         else:
-            claim = f"({self.leak.epsilon:.4g}, {self.delta:g})-DP"
+            claim = f"({self.leak.epsilon:.4g}, {self.guarantee.delta:g})-DP"
         return f"If it becomes known which examples were in which batch, the same noise still gives {claim}."
 
     def batches(self, seed: str | int | None = None) -> Batches:
@@ -185,9 +208,7 @@ class Plan:
             "version": VERSION,
             "created": self.created,
             "guarantee": {
-                "epsilon": self.epsilon,
-                "delta": self.delta,
-                "adjacency": self.adjacency,
+                **self.guarantee.to_json(),
                 "statement": self.statement,
                 "if_batches_leak": asdict(self.leak) | {"statement": self.leak_statement},
             },
@@ -208,7 +229,7 @@ class Plan:
             "error": {
                 "workload": self.workload,
                 "rmse": self.rmse,
-                "alternatives": [asdict(one) for one in self.alternatives],
+                "alternatives": [asdict(alternative) for alternative in self.alternatives],
             },
             "evidence": self.evidence.to_json(),
             "versions": self.versions,
@@ -223,9 +244,7 @@ def plan_from_json(body: dict[str, Any], strategy: Strategy) -> Plan:
     batching, guarantee, noise, error = body["batching"], body["guarantee"], body["noise"], body["error"]
     truncation = Truncation(**batching["truncation"])
     plan = Plan(
-        epsilon=guarantee["epsilon"],
-        delta=guarantee["delta"],
-        adjacency=guarantee["adjacency"],
+        guarantee=Guarantee.from_json(guarantee),
         scheme=scheme_from_json(batching["scheme"]),
         bins=batching["batches_per_epoch"],
         physical=truncation.physical,
@@ -235,29 +254,27 @@ def plan_from_json(body: dict[str, Any], strategy: Strategy) -> Plan:
         spec=body["strategy"]["spec"],
         noise_multiplier=noise["noise_multiplier"],
         sensitivity=noise["sensitivity"],
-        evidence=evidence_from_json(body["evidence"]),
+        evidence=find_accountant(body["evidence"]["accountant"]).evidence_from_json(body["evidence"]),
         leak=Leak(**{field.name: guarantee["if_batches_leak"][field.name] for field in fields(Leak)}),
         workload=error["workload"],
         rmse=error["rmse"],
-        alternatives=tuple(Alternative(**one) for one in error["alternatives"]),
+        alternatives=tuple(Alternative(**alternative) for alternative in error["alternatives"]),
         created=body["created"],
         versions=body["versions"],
     )
-    plan.evidence.check(plan)
+    plan.check()
     _check_derived("if_batches_leak", asdict(plan.leak), asdict(leaked(plan)))
-    cut = exact_truncation(plan.scheme, plan.physical)
-    _check_derived("truncation", plan.truncation.to_json(), cut.to_json())
     return plan
 
 
 def leaked(plan: Plan) -> Leak:
     """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 9)."""
-    mu = leaked_mu(plan)
-    lost = plan.truncation.delta(plan.epsilon, plan.adjacency)
-    delta = min(1.0, gaussian_delta(plan.epsilon, mu) + lost)
-    epsilon = gaussian_epsilon(plan.delta, mu)
+    mu, guarantee = leaked_mu(plan), plan.guarantee
+    lost = plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)
+    delta = min(1.0, gaussian_delta(guarantee.epsilon, mu) + lost)
+    epsilon = gaussian_epsilon(guarantee.delta, mu)
     for _ in range(100):  # what truncation costs grows with epsilon
-        rest = plan.delta - plan.truncation.delta(epsilon, plan.adjacency)
+        rest = guarantee.delta - plan.truncation.delta(epsilon, guarantee.adjacency)
         if rest <= 0:
             return Leak(None, delta)
         last, epsilon = epsilon, max(epsilon, gaussian_epsilon(rest, mu))
@@ -268,14 +285,13 @@ def leaked(plan: Plan) -> Leak:
 
 def leaked_mu(plan: Plan) -> float:
     """Returns the mean shift of the Gaussian mechanism that is left if the batches are known, truncation aside."""
-    apart = plan.scheme.cycle if isinstance(plan.scheme, CyclicPoisson) else plan.bins
-    sides = 2 if plan.adjacency == "replace" else 1
-    return sides * plan.strategy.sensitivity(apart) / (plan.noise_multiplier * plan.sensitivity) * (1 + 1e-9)
+    moved = plan.guarantee.sides * plan.scheme.sensitivity_if_known(plan.strategy)
+    return moved / (plan.noise_multiplier * plan.sensitivity) * (1 + 1e-9)
 
 
-def _check_derived(name: str, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _check_derived(name: str, given: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Refuses numbers that do not follow from the rest; platforms may differ in the last digits."""
     for part, value in wanted.items():
-        same = found[part] is None if value is None else math.isclose(found[part], value, rel_tol=1e-6)
+        same = given[part] is None if value is None else math.isclose(given[part], value, rel_tol=1e-6)
         if not same:
-            raise InvalidArgument(f"{name}.{part}", found[part], f"must be {value}, which follows from the rest")
+            raise InvalidArgument(f"{name}.{part}", given[part], f"must be {value}, which follows from the rest")

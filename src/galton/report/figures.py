@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from galton.accountants import Curve
 from galton.errors import FloatArray
 from galton.gaussian import gaussian_delta
 from galton.plan import Plan
 from galton.plan.plan import leaked_mu
 from galton.report.correlation import Correlation
-from galton.report.curves import Curve, relies_on_secrecy
+from galton.report.curves import relies_on_secrecy
 from galton.report.numbers import MINUS, power, short
 from galton.report.svg import FIRST, GRID, INK, MUTED, SECOND, THIRD, canvas, inline
 from galton.strategies import Strategy
@@ -27,6 +28,7 @@ _NAME = 44
 
 def profile_picture(plan: Plan, curve: Curve) -> str:
     """delta(epsilon) with its upper limits, the plan's point, and what is left if batches leak."""
+    claim = plan.guarantee
     epsilons, uppers = np.array(curve.epsilons), np.array(curve.uppers)
     with canvas(285) as figure:
         axes = figure.add_subplot()
@@ -41,8 +43,16 @@ def profile_picture(plan: Plan, curve: Curve) -> str:
             axes.plot(epsilons, curve.estimates, color=FIRST, label="δ(ε), estimate")
         else:
             axes.plot(epsilons, uppers, color=FIRST, label="δ(ε)")
-        axes.plot([plan.epsilon], [plan.delta], "o", color=THIRD, markersize=7, label="this plan", zorder=5)
-        axes.set_ylim(max(plan.delta * 1e-4, 1e-300), 2.0)
+        axes.plot(
+            [claim.epsilon],
+            [claim.delta],
+            "o",
+            color=THIRD,
+            markersize=7,
+            label="this plan",
+            zorder=5,
+        )
+        axes.set_ylim(max(claim.delta * 1e-4, 1e-300), 2.0)
         axes.set_xlim(0, epsilons[-1])
         _powers(axes)
         axes.set_xlabel("ε")
@@ -50,7 +60,7 @@ def profile_picture(plan: Plan, curve: Curve) -> str:
         axes.legend(ncols=2, **_LEGEND_ABOVE)
         text = (
             f"Delta falls from {short(uppers[0], 3)} at epsilon {short(epsilons[0], 3)} to {short(uppers[-1], 3)} at "
-            f"epsilon {short(epsilons[-1], 3)}; the plan claims {short(plan.delta)} at {short(plan.epsilon)}."
+            f"epsilon {short(epsilons[-1], 3)}; the plan claims {short(claim.delta)} at {short(claim.epsilon)}."
         )
         return inline(figure, "profile", "Privacy curve: delta against epsilon", text)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from galton.accountants import Curve
+from galton.accounting import Certificate
 from galton.plan import Plan
-from galton.plan.guarantee import Calculated, Certified
 from galton.report import figures, words
 from galton.report.correlation import Correlation, noise_correlation
-from galton.report.curves import Curve, relies_on_secrecy
+from galton.report.curves import relies_on_secrecy
 from galton.report.numbers import TIMES, percent_at_most, short
 from galton.report.style import CSS
 
@@ -33,7 +34,7 @@ def render(plan: Plan, curve: Curve) -> str:
       plan: the plan.
       curve: its privacy curve (`privacy_curve`).
     """
-    title = f"Privacy report: ε = {short(plan.epsilon)}, δ = {short(plan.delta)}"
+    title = f"Privacy report: ε = {short(plan.guarantee.epsilon)}, δ = {short(plan.guarantee.delta)}"
     parts = [_meaning(plan, curve), _evidence(plan), _curves(plan, curve), _noise(plan), _batches(plan)]
     main = "\n".join([*parts, _error(plan), _settings(plan)])
     return f"""<!DOCTYPE html>
@@ -62,7 +63,7 @@ def render(plan: Plan, curve: Curve) -> str:
 
 def _header(plan: Plan, curve: Curve) -> str:
     facts = [
-        ("guarantee (ε, δ)", f"({short(plan.epsilon)}, {short(plan.delta)})"),
+        ("guarantee (ε, δ)", f"({short(plan.guarantee.epsilon)}, {short(plan.guarantee.delta)})"),
         ("best guess right at most", percent_at_most((1 + curve.advantage) / 2)),
         ("noise multiplier", short(plan.noise_multiplier)),
         ("error (RMSE)", short(plan.rmse)),
@@ -73,7 +74,7 @@ def _header(plan: Plan, curve: Curve) -> str:
 <h1>Privacy report</h1>
 <p class="lead">Differentially private training on {plan.examples:,} examples: {plan.rounds:,} rounds,
 {plan.epochs:,} {"epoch" if plan.epochs == 1 else "epochs"}, {escape(plan.scheme.kind)} batches,
-{escape(plan.adjacency)} adjacency.</p>
+{escape(plan.guarantee.adjacency.value)} adjacency.</p>
 <dl class="facts">
 {cells}
 </dl>
@@ -90,7 +91,7 @@ def _meaning(plan: Plan, curve: Curve) -> str:
         _paragraphs(words.meaning(plan, curve)),
         _table(("false alarms", "hits, at most"), rows, f"The best possible test of {words.question(plan)}"),
         "<h3>Which data sets are compared</h3>",
-        _paragraphs([words.ADJACENCY[plan.adjacency]]),
+        _paragraphs([plan.guarantee.adjacency.wording.neighbours]),
     ]
     run = [
         "<h3>If the batches leak</h3>",
@@ -104,46 +105,42 @@ def _meaning(plan: Plan, curve: Curve) -> str:
 
 def _evidence(plan: Plan) -> str:
     evidence = plan.evidence
-    if isinstance(evidence, Certified):
-        return _certificate(evidence)
-    assert isinstance(evidence, Calculated)
-    statement = evidence.statement
+    if evidence.certificate is not None:
+        return _certificate(evidence.certificate)
+    proved = evidence.proved
     rows = [
         ("accountant", evidence.accountant),
-        ("standing", statement.standing.value),
-        ("source", statement.source),
-        ("batches assumed", statement.sampling),
-        ("proved", f"δ ≤ {short(evidence.delta)} at ε = {short(evidence.epsilon)}, {statement.adjacency} adjacency"),
+        *evidence.details,
+        ("proved", f"δ ≤ {short(proved.delta)} at ε = {short(proved.epsilon)}, {proved.adjacency} adjacency"),
         ("noise multiplier proved", repr(evidence.noise_multiplier)),
     ]
     text = "The guarantee was calculated, not sampled: there is no certificate, no seed and no probability of failure."
     return _section("evidence", _paragraphs([text]), _pairs(rows))
 
 
-def _certificate(evidence: Certified) -> str:
-    found = evidence.certificate
-    chosen = bool(found["seed_chosen_by_user"])
+def _certificate(certificate: Certificate) -> str:
+    chosen, failure = certificate.seed_chosen_by_user, certificate.failure_probability
     text = (
         "The claim was fixed first and then put to the test with fresh random samples. Had it been false, this plan "
-        f"would have been refused except with probability {short(found['failure_probability'], 3)}, which δ covers."
+        f"would have been refused except with probability {short(failure, 3)}, which δ covers."
     )
-    source = "CHOSEN BY THE USER: valid only if not chosen for its outcome" if chosen else "the operating system"
+    source = "CHOSEN BY THE USER: valid only if not chosen for its outcome" if chosen else "from the operating system"
     rows = [
-        ("verdict", "accepted" if found["accepted"] else "rejected"),
-        ("proved", f"δ ≤ {short(found['delta_upper'], 6)} at ε = {short(found['epsilon'])}"),
-        ("samples", f"{found['samples']:,}"),
-        ("failure probability", short(found["failure_probability"], 4)),
-        ("attempts", f"{found['attempts']:,}"),
-        ("seed", f"{found['seed']}, from {source}" if not chosen else f"{found['seed']}, {source}"),
-        ("bound", str(found["bound"])),
-        ("made", f"{_time(str(found['created']))}, in {short(found['seconds'], 3)}\N{NO-BREAK SPACE}s"),
+        ("verdict", "accepted" if certificate.accepted else "rejected"),
+        ("proved", f"δ ≤ {short(certificate.delta_upper, 6)} at ε = {short(certificate.guarantee.epsilon)}"),
+        ("samples", f"{certificate.samples:,}"),
+        ("failure probability", short(failure, 4)),
+        ("attempts", f"{certificate.attempts:,}"),
+        ("seed", f"{certificate.seed}, {source}"),
+        ("bound", certificate.bound),
+        ("made", f"{_time(certificate.created)}, in {short(certificate.seconds, 3)}\N{NO-BREAK SPACE}s"),
     ]
-    directions = [
-        (str(one["direction"]), str(one["sampler"]), short(one["estimate"], 3), f"{one['samples']:,}")
-        for one in found["by_direction"]
+    verdicts = [
+        (verdict.direction.value, verdict.sampler, short(verdict.estimate, 3), f"{verdict.samples:,}")
+        for verdict in certificate.by_direction
     ]
     head = ("direction", "sampler", "δ, estimate", "samples")
-    by_direction = _table(head, directions, "By direction of the comparison", text=2)
+    by_direction = _table(head, verdicts, "By direction of the comparison", text=2)
     return _section("evidence", _paragraphs([text]), _columns(_pairs(rows), by_direction))
 
 
@@ -214,7 +211,7 @@ def _batches(plan: Plan) -> str:
 
 
 def _error(plan: Plan) -> str:
-    own = _row("this plan", plan.spec, standing_of(plan), plan.rmse, 1.0, "own")
+    own = _row("this plan", plan.spec, plan.evidence.standing.value, plan.rmse, 1.0, "own")
     others = [
         _row(one.name, one.description, one.standing, one.rmse, one.rmse / plan.rmse) for one in plan.alternatives
     ]
@@ -223,11 +220,6 @@ def _error(plan: Plan) -> str:
     table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
     picture = _figure("Against the alternatives", figures.error_picture(plan), "Root-mean-square error.")
     return _section("error", _paragraphs([words.error(plan)]), _columns(picture, table))
-
-
-def standing_of(plan: Plan) -> str:
-    """How sure a plan's own figure is, in the words of its alternatives."""
-    return plan.evidence.statement.standing.value if isinstance(plan.evidence, Calculated) else "certified"
 
 
 def _row(name: str, description: str, standing: str, rmse: float, ratio: float, kind: str = "") -> str:
@@ -240,9 +232,9 @@ def _row(name: str, description: str, standing: str, rmse: float, ratio: float, 
 def _settings(plan: Plan) -> str:
     groups: dict[str, list[tuple[str, str]]] = {
         "Guarantee": [
-            ("epsilon", repr(plan.epsilon)),
-            ("delta", repr(plan.delta)),
-            ("adjacency", plan.adjacency),
+            ("epsilon", repr(plan.guarantee.epsilon)),
+            ("delta", repr(plan.guarantee.delta)),
+            ("adjacency", plan.guarantee.adjacency.value),
             ("accountant", plan.evidence.accountant),
         ],
         "Batches": [

@@ -4,62 +4,33 @@ from __future__ import annotations
 
 import math
 
+from galton.accountants import Curve
 from galton.plan import Plan
-from galton.report.curves import Curve, relies_on_secrecy
+from galton.report.curves import relies_on_secrecy
 from galton.report.numbers import percent_at_most, short
 
 RATES = (0.001, 0.01, 0.1)
 """False-positive rates at which the best test is told."""
 
-_ONE_MORE = "Two data sets are neighbours if one has a single example more than the other. "
-ADJACENCY = {
-    "add-or-remove": _ONE_MORE + "The guarantee holds both ways: for the run with your example against the run without "
-    "it, and the reverse.",
-    "remove": _ONE_MORE + "The guarantee is one-sided: nothing that may be seen is much more likely with your example "
-    "than without it. The reverse, that your absence cannot show, is NOT claimed.",
-    "add": _ONE_MORE + "The guarantee is one-sided: nothing that may be seen is much more likely without your example "
-    "than with it. The reverse, that your presence cannot show, is NOT claimed.",
-    "replace": "Two data sets are neighbours if they are of the same size and a single example of one is exchanged "
-    "for any other example. That covers what your example says, rather than whether there is one.",
-    "zero-out": "Two data sets are neighbours if a single example of one is exchanged for an empty one, which keeps "
-    "its place but adds nothing to the training. The number of examples is public.",
-}
-
-_WORLDS = {
-    "replace": ("with your example as it is", "with any other example in its place"),
-    "zero-out": ("with your example", "with an empty one in its place"),
-}
-_MORE_LIKELY = {"remove": "with it as without it", "add": "without it as with it"}
-
-_BATCHES = {
-    "balls-in-bins": "every example falls into one of {bins:,} batches, uniformly and independently of all others, and "
-    "returns with that batch in every epoch. Shuffling into equal batches is something else and is not covered",
-    "balls-in-bins-streaming": "every example falls into one of {bins:,} batches, uniformly and independently of all "
-    "others, and returns with that batch in every epoch, read as a stream",
-    "poisson": "every example takes part in every round with the same probability, independently of all others and "
-    "of other rounds",
-    "cyclic-poisson": "the examples are split into groups that take turns, and every example of the group whose turn "
-    "it is takes part with the same probability, independently",
-}
-_FIXED = "an example is used in the same place of every epoch, in batches of a fixed size"
-
 
 def question(plan: Plan) -> str:
     """What a test wants to know."""
-    return "“was it this example, or the other?”" if plan.adjacency == "replace" else "“was this example used?”"
+    return plan.guarantee.adjacency.wording.question
 
 
 def meaning(plan: Plan, curve: Curve) -> list[str]:
     """What the guarantee means for somebody whose example is used."""
-    used, other = _WORLDS.get(plan.adjacency, ("with your example", "without it"))
-    factor = short(math.exp(min(plan.epsilon, 700.0)), 3)
+    guarantee = plan.guarantee
+    wording = guarantee.adjacency.wording
+    factor = short(math.exp(min(guarantee.epsilon, 700.0)), 3)
     basis = ", by the curve below" if curve.estimates else ""
     return [
-        f"Imagine two trainings: one {used}, one {other}. Whatever comes out (every noisy gradient, every checkpoint, "
+        f"Imagine two trainings: one {wording.world}, one {wording.other_world}. Whatever comes out (every "
+        "noisy gradient, every checkpoint, "
         f"the final model, and all that is ever computed from them), no event is more than {factor} times as likely "
-        f"{_MORE_LIKELY.get(plan.adjacency, 'in one as in the other')} (e^ε with ε = {short(plan.epsilon)}), plus at "
-        f"most δ = {short(plan.delta)}. This holds against anybody, with any computer and any other knowledge, even "
-        "all other examples.",
+        f"{wording.more_likely} (e^ε with ε = {short(guarantee.epsilon)}), plus at "
+        f"most δ = {short(guarantee.delta)}. This holds against anybody, with any computer and any "
+        "other knowledge, even all other examples.",
         f"Put as a game{basis}: somebody to whom both trainings are equally likely beforehand, and who sees all that "
         f"comes out, tells them apart correctly at most {percent_at_most((1 + curve.advantage) / 2)} of the time. "
         "Tossing a coin gives 50%.",
@@ -72,9 +43,9 @@ def meaning(plan: Plan, curve: Curve) -> list[str]:
 def leak(plan: Plan) -> str:
     """What is left if batches become known."""
     if relies_on_secrecy(plan):
-        left = f"δ = {short(plan.leak.delta, 3)} at ε = {short(plan.epsilon)}"
+        left = f"δ = {short(plan.leak.delta, 3)} at ε = {short(plan.guarantee.epsilon)}"
         if plan.leak.epsilon is not None:
-            left += f" (or ε = {short(plan.leak.epsilon)} at δ = {short(plan.delta)})"
+            left += f" (or ε = {short(plan.leak.epsilon)} at δ = {short(plan.guarantee.delta)})"
         return (
             "The guarantee relies on nobody knowing which examples were in which batch. If that leaks, the same noise "
             f"still gives {left}."
@@ -84,10 +55,9 @@ def leak(plan: Plan) -> str:
 
 def conditions(plan: Plan) -> list[str]:
     """What must be true of the training run."""
-    rule = _BATCHES.get(plan.scheme.kind, _FIXED).format(bins=plan.bins)
     secret = " Who is in which batch, and the seed behind it, stay secret." if relies_on_secrecy(plan) else ""
     return [
-        f"Batches are made as analysed: {rule}.{secret}",
+        f"Batches are made as analysed: {plan.scheme.description}.{secret}",
         f"The gradient of every example is clipped to norm {short(plan.clip_norm)} before anything is summed, and "
         "depends on that example and on what was released before, on nothing else. (Batch normalisation mixes "
         "examples: it is not covered.)",
@@ -127,7 +97,7 @@ def batches(plan: Plan) -> str:
             f"Batches have a fixed size: {short(plan.nominal_size)} examples on average, at most "
             f"{plan.scheme.largest:,}, for {plan.physical:,} places. Nothing is truncated."
         )
-    cost = plan.truncation.delta(plan.epsilon, plan.adjacency)
+    cost = plan.truncation.delta(plan.guarantee.epsilon, plan.guarantee.adjacency)
     price = f"costs {short(cost, 3)} of δ, which is included" if cost else "costs nothing under this adjacency"
     return (
         f"Batches have {short(plan.nominal_size)} examples on average and {plan.physical:,} places. The probability "
@@ -140,10 +110,7 @@ def batches(plan: Plan) -> str:
 def error(plan: Plan) -> str:
     """What the error is of."""
     what = "prefix sums of the gradients" if plan.workload == "prefix" else f"the workload {plan.workload}"
-    words = (
+    return (
         f"Root-mean-square error of {what}, for clip norm 1 and sums (not means) over batches: less is better. Every "
         "mechanism is calibrated to the same ε and δ, and “standing” says how sure its figure is."
     )
-    if plan.adjacency not in ("add-or-remove", "zero-out"):
-        words += " The figures of the others are for add-or-remove adjacency, this plan's is for its own."
-    return words

@@ -24,7 +24,7 @@ def write_report(
     Args:
       plan: the plan, loaded (which checks its integrity).
       path: file to write.
-      options: seed, workers and progress of the samples behind the curve; adjacency is the plan's.
+      options: seed, workers and progress of the samples behind the curve.
       cache: where the curve is kept (default: the user's).
       points: epsilons of the curve.
     """

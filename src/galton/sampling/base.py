@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from galton.errors import FloatArray, count
-from galton.pair import Direction
+from galton.guarantee import Direction
 
 SEED_LIMIT = 2**53
 """Seeds are below this, so that every JSON reader keeps them exactly."""
@@ -137,4 +137,4 @@ def chunk_key(seed: int, direction: Direction, index: int) -> jax.Array:
     """Returns the random key of one chunk; call inside `wide_jax()`."""
     words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
     key = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
-    return jax.random.fold_in(jax.random.fold_in(key, list(Direction).index(direction)), index)
+    return jax.random.fold_in(jax.random.fold_in(key, direction.stream), index)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from galton.errors import choice
-from galton.pair import Direction, Pair
+from galton.guarantee import Direction
+from galton.pair import Pair
 from galton.sampling.base import Sampler
 from galton.sampling.halfspace import HalfSpaceSampler
 from galton.sampling.maximum import MaximumSampler

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from galton.errors import FloatArray
-from galton.pair import Direction, Pair
+from galton.guarantee import Direction
+from galton.pair import Pair
 from galton.sampling.base import chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.halfspace import half_space
@@ -61,7 +62,7 @@ def choose_proposals(
     probabilities: FloatArray, direction: Direction, shape: tuple[int, ...], seed: int
 ) -> NDArray[np.intp]:
     """Returns which proposal each sample comes from."""
-    random = np.random.default_rng([seed, list(Direction).index(direction)])
+    random = np.random.default_rng([seed, direction.stream])
     return np.minimum(np.searchsorted(np.cumsum(probabilities), random.random(shape)), len(probabilities) - 1)
 
 
@@ -114,7 +115,7 @@ class FrozenHalfSpace:
         entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
         self._constants = (length, entropy, float(weights @ unit.gram.diagonal()) / 2)
         across = (np.eye(pair.modes) - np.outer(along, along)) @ unit.root.T
-        random = np.random.default_rng([seed, list(Direction).index(Direction.NOISE_FIRST)])
+        random = np.random.default_rng([seed, Direction.NOISE_FIRST.stream])
         with wide_jax():
             root = jnp.asarray(across)
             self._step = jnp.asarray(unit.root @ along)

@@ -15,7 +15,8 @@ from scipy.special import log_ndtr
 
 from galton.errors import FloatArray
 from galton.gaussian import gaussian_delta
-from galton.pair import Direction, Pair
+from galton.guarantee import Direction
+from galton.pair import Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.kernels import log_mean_exp

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from galton.pair import Direction, Pair
+from galton.guarantee import Direction
+from galton.pair import Pair
 from galton.sampling.base import Draw, Layout, Sampler, chunk_key, layout, wide_jax
 from galton.sampling.kernels import log_mean_exp
 from galton.sampling.normals import uniforms

@@ -14,7 +14,8 @@ import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
 from galton.errors import FloatArray, count, positive
-from galton.pair import Direction, Pair
+from galton.guarantee import Direction
+from galton.pair import Pair
 from galton.sampling.base import Draw, Layout, Sampler
 from galton.sampling.maximum import top_event
 from galton.sampling.orthogonal import COMMON_LOST, orthogonal
@@ -80,7 +81,7 @@ class OrderStatisticsSampler(Sampler):
         return super().values(draw, epsilon, rounding)
 
     def draw(self, seed: int, index: int) -> Draw:
-        random = np.random.Generator(np.random.Philox([seed, list(Direction).index(self.direction), index]))
+        random = np.random.Generator(np.random.Philox([seed, self.direction.stream, index]))
         if self.direction is Direction.MIXTURE_FIRST:
             low, high = self._given_exceeded(random)
         else:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from galton.errors import InvalidArgument
-from galton.pair import Direction, Pair
+from galton.guarantee import Direction
+from galton.pair import Pair
 from galton.sampling.base import Slack
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
 from galton.sampling.slack import loss_slack

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.pair import Direction, Pair
+from galton.guarantee import Direction
+from galton.pair import Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.kernels import correlated, log_mean_exp
@@ -28,7 +29,7 @@ class PlainSampler(Sampler):
         factor = upward_factor(pair.gram)
         diagonal = factor.gram.diagonal()
         largest = float(diagonal.max())
-        sides = 2 if direction is Direction.REPLACE else 1
+        sides = direction.sides
 
         def slack(name: str) -> Slack:
             one = loss_slack(pair.modes, largest, 1.5 * largest, factor.residual, name)

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument, count
-from galton.pair import ROUNDOFF, Direction, Pair
+from galton.guarantee import Direction
+from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.kernels import categorical, correlated, log_mean_exp
@@ -170,7 +171,7 @@ class TiltedSampler(Sampler):
         self.tilt = best_tilt(gram, direction, epsilon) if order is None else tilt(gram, direction, order)
         self.order = self.tilt.order
         largest = float(gram.diagonal().max())
-        sides = 2 if direction is Direction.REPLACE else 1
+        sides = direction.sides
 
         def slack(name: str) -> Slack:
             one = loss_slack(bins, largest, 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual, name)

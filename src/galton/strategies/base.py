@@ -40,6 +40,17 @@ class Strategy(ABC):
         """Whether C has a negative entry, so that the pair of |C| (valid, looser) is what gets analysed."""
         return False
 
+    @property
+    def bands(self) -> int:
+        """Number of diagonals of C that are not zero, from the main one down."""
+        if self.rows != self.rounds:
+            raise InvalidArgument("strategy", self.kind, "has no bands: C is not square")
+        most = 1
+        for column in range(self.rounds):
+            filled = self.columns(column, column + 1)[column:, 0].nonzero()[0]
+            most = max(most, int(filled[-1]) + 1)
+        return most
+
     @abstractmethod
     def columns(self, start: int, stop: int) -> FloatArray:
         """Returns C[:, start:stop]."""

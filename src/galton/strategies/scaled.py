@@ -50,6 +50,10 @@ class Scaled(Strategy):
     def has_negative(self) -> bool:
         return self.inner.has_negative
 
+    @property
+    def bands(self) -> int:
+        return self.inner.bands
+
     def columns(self, start: int, stop: int) -> FloatArray:
         return self.inner.columns(start, stop) * self.weights[start:stop]
 

@@ -48,6 +48,10 @@ class InverseStream(Protocol):
     def memory(self) -> int:
         """Model-sized buffers kept between rounds."""
 
+    @property
+    def operations(self) -> int:
+        """Multiplications (with their additions) per parameter and round, beside the fresh normals."""
+
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
         """Returns the state before the first round, for noise of this shape."""
 
@@ -89,6 +93,10 @@ class WindowStream:
     def memory(self) -> int:
         return self.rows.shape[1] - 1
 
+    @property
+    def operations(self) -> int:
+        return self.memory + 1  # one for each kept output, and the division
+
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
         return _start(self.memory, shape, dtype)
 
@@ -114,6 +122,10 @@ class BufferStream:
     @property
     def memory(self) -> int:
         return self.decay.size
+
+    @property
+    def operations(self) -> int:
+        return 2 * self.memory
 
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
         return _start(self.memory, shape, dtype)
@@ -144,6 +156,10 @@ class ScaledStream:
     def memory(self) -> int:
         return self.inner.memory
 
+    @property
+    def operations(self) -> int:
+        return self.inner.operations + 1
+
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
         return self.inner.init(shape, dtype)
 
@@ -170,6 +186,10 @@ class TreeStream:
     @property
     def memory(self) -> int:
         return self.height + 1
+
+    @property
+    def operations(self) -> int:
+        return 3 * self.height  # as it is run: every height in every round
 
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
         return _start(self.memory, shape, dtype)

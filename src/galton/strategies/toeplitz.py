@@ -159,3 +159,12 @@ def square_root(rounds: int, bands: int | None = None) -> Toeplitz:
     kept = rounds if bands is None else count("bands", bands, at_most=rounds)
     steps = np.arange(1, kept)
     return Toeplitz(rounds, np.concatenate(([1.0], np.cumprod((2 * steps - 1) / (2 * steps)))))
+
+
+def check_identity(strategy: Strategy, what: str) -> None:
+    """Refuses a strategy other than a multiple of the identity, for an analysis of independent noise."""
+    if strategy.rows == strategy.rounds and strategy.bands == 1:
+        diagonal = [float(strategy.columns(t, t + 1)[t, 0]) for t in range(strategy.rounds)]
+        if max(diagonal) == min(diagonal):
+            return
+    raise InvalidArgument("strategy", strategy.kind, f"must be the identity: {what} is for independent noise")

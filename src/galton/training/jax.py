@@ -109,7 +109,7 @@ def private_updates(
     gradients clipped to the plan's norm over the plan's batches. Later rounds give NaN.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
-    plan.evidence.check(plan)
+    plan.check()
     noise = plan.noise(form)
 
     def init(params: Tree) -> NoiseState:

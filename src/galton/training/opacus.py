@@ -80,11 +80,12 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]
 
     def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:
         """Returns the plan's epsilon for its delta or a larger one."""
-        if delta < self.run.plan.delta:
+        if delta < self.run.plan.guarantee.delta:
             raise PlanViolated(
-                f"delta = {delta}: the plan was certified for {self.run.plan.delta}; make a plan for a smaller one"
+                f"delta = {delta}: the plan was certified for {self.run.plan.guarantee.delta}; "
+                "make a plan for a smaller one"
             )
-        return self.run.plan.epsilon if len(self) else 0.0
+        return self.run.plan.guarantee.epsilon if len(self) else 0.0
 
     def __len__(self) -> int:
         return 0 if self._run is None else self.run.released
@@ -352,8 +353,8 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         self, *, target_epsilon: float, target_delta: float, epochs: int, **options: Any
     ) -> Any:
         """`make_private`, with the target and the number of epochs compared to the plan's."""
-        check_same("target_epsilon", target_epsilon, self.plan.epsilon)
-        check_same("target_delta", target_delta, self.plan.delta)
+        check_same("target_epsilon", target_epsilon, self.plan.guarantee.epsilon)
+        check_same("target_delta", target_delta, self.plan.guarantee.delta)
         check_same("epochs", epochs, self.plan.epochs)
         return self.make_private(**options)
 

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from galton import files
-from galton.batching import Batch, Batches, StreamingBallsInBins
+from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidFile
 from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed, load_state, save_state
 from galton.noise.journal import hold
@@ -89,8 +89,8 @@ class TrainingRun:
         seed: int | None = None,
     ) -> None:
         self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
-        self.plan.evidence.check(self.plan)
-        if isinstance(self.plan.scheme, StreamingBallsInBins) and not shuffled:
+        self.plan.check()
+        if self.plan.scheme.shuffled_data and not shuffled:
             raise PlanViolated(
                 "plan: its batches are slices of data that was shuffled once, in secret; read that by "
                 "galton.batching.stream and say shuffled=True, or plan balls-in-bins for data at hand"
@@ -302,11 +302,7 @@ class TrainingRun:
             "format": RECORD_FORMAT,
             "version": VERSION,
             "plan": self.plan.digest,
-            "guarantee": {
-                "epsilon": self.plan.epsilon,
-                "delta": self.plan.delta,
-                "adjacency": self.plan.adjacency,
-            },
+            "guarantee": self.plan.guarantee.to_json(),
             "rounds_planned": self.rounds,
             "rounds_done": self.round,
             "rounds_released": self.released,

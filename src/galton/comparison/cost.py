@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from galton.strategies.base import Strategy
-from galton.strategies.streams import BufferStream, InverseStream, ScaledStream, TreeStream, WindowStream
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,4 @@ def noise_cost(strategy: Strategy) -> NoiseCost:
     NoiseCost(memory=7, operations=8, draws=1)
     """
     stream = strategy.stream()
-    return NoiseCost(stream.memory, _operations(stream), stream.draws)
-
-
-def _operations(stream: InverseStream) -> int:
-    """Window: one per kept output and the division. BLT: two per buffer. Tree: three per height as it is run."""
-    if isinstance(stream, ScaledStream):
-        return _operations(stream.inner) + 1
-    if isinstance(stream, BufferStream):
-        return 2 * stream.memory
-    if isinstance(stream, TreeStream):
-        return 3 * stream.height
-    assert isinstance(stream, WindowStream)
-    return stream.memory + 1
+    return NoiseCost(stream.memory, stream.operations, stream.draws)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from galton.baselines.comparison import Comparison
-from galton.baselines.statement import Standing
+from galton.accountants import Standing
+from galton.comparison.table import Comparison
 from galton.plots import pyplot, save
 
 _MARKERS = "osD^v<>pPX*hd8H1234+x"

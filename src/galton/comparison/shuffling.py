@@ -10,15 +10,16 @@ import math
 import numpy as np
 from scipy.special import log_ndtr
 
-from galton.baselines.figure import Figure, check_identity
-from galton.baselines.search import least_noise
-from galton.baselines.statement import Standing, Statement
-from galton.errors import FloatArray, InvalidArgument, count, non_negative, positive, probability
+from galton.accountants import Figure, Standing, Statement
+from galton.accountants.search import least_noise
+from galton.errors import FloatArray, InvalidArgument, count, non_negative, positive
 from galton.gaussian import gaussian_delta
-from galton.strategies.base import Strategy
+from galton.guarantee import Adjacency, Guarantee
+from galton.strategies import Strategy
+from galton.strategies.toeplitz import check_identity
 
 STATEMENT = Statement(
-    adjacency="zero-out",
+    adjacency=Adjacency.ZERO_OUT,
     sampling="shuffled once into batches of equal size, the same batches in every epoch",
     standing=Standing.LOWER_BOUND,
     source="Chua et al. 2024, tests by the largest output",
@@ -64,7 +65,7 @@ def shuffling_bracket(bins: int, noise_multiplier: float, epsilon: float) -> tup
     return shuffling_lower_bound(bins, noise_multiplier, epsilon), gaussian_delta(epsilon, 1 / noise_multiplier)
 
 
-def calibrate_shuffling(strategy: Strategy, bins: int, epsilon: float, delta: float) -> Figure:
+def calibrate_shuffling(strategy: Strategy, bins: int, guarantee: Guarantee) -> Figure:
     """Returns a noise multiplier that shuffled DP-SGD needs AT LEAST. NOT a guarantee: the truth may need more.
 
     Every multiplier below the one returned has a delta above the target, provably.
@@ -73,7 +74,6 @@ def calibrate_shuffling(strategy: Strategy, bins: int, epsilon: float, delta: fl
     strategy.check_bins(bins)
     if strategy.rounds % bins:
         raise InvalidArgument("rounds", strategy.rounds, f"must be whole epochs of {bins} batches")
-    positive("epsilon", epsilon)
-    probability("delta", delta)
+    epsilon, delta = guarantee.epsilon, guarantee.delta
     multiplier = least_noise(lambda level: shuffling_lower_bound(bins, level, epsilon), delta, guess=1.0)
-    return Figure(multiplier * (1 - 3e-4), float(epsilon), float(delta), STATEMENT)
+    return Figure(multiplier * (1 - 3e-4), guarantee, STATEMENT)

@@ -6,7 +6,10 @@ import enum
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from galton import files
 from galton.errors import InvalidArgument
+from galton.fields import Fields
+from galton.guarantee import Adjacency
 
 
 class Standing(enum.Enum):
@@ -38,11 +41,11 @@ class Statement:
       source: where the figure comes from.
       failure_probability: of a certified figure, over the random numbers of the analysis; 0 otherwise.
 
-    >>> print(Statement("add-or-remove", "Poisson", Standing.UPPER_BOUND, "PLD"))
+    >>> print(Statement(Adjacency.ADD_OR_REMOVE, "Poisson", Standing.UPPER_BOUND, "PLD"))
     upper bound (PLD), add-or-remove adjacency, Poisson
     """
 
-    adjacency: str
+    adjacency: Adjacency
     sampling: str
     standing: Standing
     source: str
@@ -70,10 +73,20 @@ class Statement:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
-        return asdict(self) | {"standing": self.standing.value, "is_guarantee": self.is_guarantee}
+        return {**files.plain(asdict(self)), "is_guarantee": self.is_guarantee}
 
-
-def statement_from_json(value: dict[str, Any]) -> Statement:
-    """Rebuilds a statement from `Statement.to_json()`."""
-    fields = {name: value[name] for name in ("adjacency", "sampling", "source", "failure_probability")}
-    return Statement(standing=Standing(value["standing"]), **fields)
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Statement:
+        """Rebuilds a statement from `to_json`."""
+        own = {name: part for name, part in value.items() if name != "is_guarantee"}
+        body = Fields("statement", own, cls)
+        statement = cls(
+            adjacency=body.member("adjacency", Adjacency),
+            sampling=body.text("sampling"),
+            standing=body.member("standing", Standing),
+            source=body.text("source"),
+            failure_probability=body.real("failure_probability", 0.0, 1.0),
+        )
+        if value.get("is_guarantee") is not statement.is_guarantee:
+            raise InvalidArgument("is_guarantee", value.get("is_guarantee"), "must follow from the standing")
+        return statement

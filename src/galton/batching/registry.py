@@ -1,7 +1,8 @@
-"""Schemes as JSON. New kinds are registered here."""
+"""All batching schemes: by kind, for JSON, and by the name under which a plan makes them. New ones get a line here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from galton.batching.balls_in_bins import BallsInBins
@@ -11,12 +12,25 @@ from galton.batching.poisson import CyclicPoisson, Poisson
 from galton.batching.separation import MinSeparation
 from galton.batching.streaming import StreamingBallsInBins
 from galton.errors import InvalidArgument
+from galton.strategies.base import Strategy
 
 _SCHEMES: tuple[type[Scheme], ...] = (
     *(BallsInBins, StreamingBallsInBins, Poisson, CyclicPoisson, MinSeparation),
     *(Shuffle, FixedOrder),
 )
 SCHEMES: dict[str, type[Scheme]] = {scheme.kind: scheme for scheme in _SCHEMES}
+
+PLANNED: dict[str, Callable[[int, int, int, Strategy], Scheme]] = {
+    "balls-in-bins": lambda examples, bins, rounds, strategy: BallsInBins(examples, bins, rounds),
+    "balls-in-bins-streaming": lambda examples, bins, rounds, strategy: StreamingBallsInBins(examples, bins, rounds),
+    "poisson": lambda examples, bins, rounds, strategy: Poisson(examples, examples / bins, rounds),
+    "cyclic-poisson": lambda examples, bins, rounds, strategy: CyclicPoisson(
+        examples, examples / bins, strategy.bands, rounds
+    ),
+    "shuffle-once": lambda examples, bins, rounds, strategy: Shuffle(examples, bins, rounds, reshuffle=False),
+    "fixed-order": lambda examples, bins, rounds, strategy: FixedOrder(examples, bins, rounds),
+}
+"""What a plan can run: make(examples, bins, rounds, strategy) returns the scheme with `bins` batches per epoch."""
 
 
 def scheme_from_json(value: dict[str, Any]) -> Scheme:

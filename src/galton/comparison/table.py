@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from galton.baselines.mechanism import Row, Setting, row_from_json
-from galton.baselines.peers import version_of
-from galton.baselines.registry import DEFAULT, find_mechanism
+from galton.accountants import Setting
+from galton.accountants.peers import version_of
 from galton.cache import Cache, default_cache
+from galton.comparison.mechanism import Row
+from galton.comparison.registry import DEFAULT, find_mechanism
 from galton.errors import GaltonError, InvalidArgument
+from galton.guarantee import Guarantee
 from galton.sampling.schedule import Progress
 from galton.workloads import Training, Workload
 
@@ -47,8 +49,7 @@ class Comparison:
 
     def row(self, name: str, epsilon: float) -> Row | None:
         """Returns the row of a mechanism at an epsilon, if there is one."""
-        found = (row for row in self.rows if row.mechanism == name and row.epsilon == epsilon)
-        return next(found, None)
+        return next((row for row in self.rows if row.mechanism == name and row.epsilon == epsilon), None)
 
     def relative(self, row: Row) -> float | None:
         """Returns a row's error relative to the baseline's at the same epsilon."""
@@ -108,20 +109,20 @@ def compare(
     rows: list[Row] = []
     skipped: dict[str, str] = {}
     total = len(chosen) * len(levels)
-    for place, one in enumerate(chosen):
+    for place, mechanism in enumerate(chosen):
         hint: int | None = None
         for index, epsilon in enumerate(levels):
             if progress is not None:
-                progress(f"{one.name} at epsilon {epsilon:g}", place * len(levels) + index, total)
-            setting = Setting(bins, epochs, epsilon, delta, workload)
-            inputs = _inputs(one.name, setting, described)
+                progress(f"{mechanism.name} at epsilon {epsilon:g}", place * len(levels) + index, total)
+            setting = Setting(bins, epochs, Guarantee(epsilon, delta), workload)
+            inputs = _inputs(mechanism.name, setting, described)
             known = kept.get(inputs)
             try:
-                row = _row(known) or one.row(setting, hint)
+                row = _row(known) or mechanism.row(setting, hint)
             except GaltonError as error:
                 if mechanisms is not None or isinstance(error, InvalidArgument):
                     raise
-                skipped[one.name] = str(error)
+                skipped[mechanism.name] = str(error)
                 break
             if known is None or row.to_json() != known:
                 kept.put(inputs, row.to_json())
@@ -145,7 +146,7 @@ def compare(
 def _levels(epsilons: Sequence[float]) -> tuple[float, ...]:
     if not len(epsilons):
         raise InvalidArgument("epsilons", [], "must hold at least one epsilon")
-    return tuple(sorted({float(one) for one in epsilons}))
+    return tuple(sorted({float(epsilon) for epsilon in epsilons}))
 
 
 def _row(value: dict[str, Any] | None) -> Row | None:
@@ -153,7 +154,7 @@ def _row(value: dict[str, Any] | None) -> Row | None:
     if value is None:
         return None
     try:
-        return row_from_json(value)
+        return Row.from_json(value)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -165,8 +166,7 @@ def _inputs(name: str, setting: Setting, workload: dict[str, Any]) -> dict[str, 
         "mechanism": name,
         "bins": setting.bins,
         "epochs": setting.epochs,
-        "epsilon": float(setting.epsilon),
-        "delta": float(setting.delta),
+        **setting.guarantee.to_json(),
         "workload": workload,
         "versions": {package: version_of(package) for package in ("dp-accounting", "PLD_accounting", "jax")},
     }

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from galton.baselines.peers import pld_pmf
+from galton.accountants.peers import pld_pmf
 from galton.errors import FloatArray
-from galton.pair import Direction
+from galton.guarantee import Direction
 
 _CELLS = 1 << 13
 """Cells of the grid on which sums are convolved."""

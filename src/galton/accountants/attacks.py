@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from galton.audit.whitening import Whitening
-from galton.baselines.figure import bands_of
-from galton.batching import CyclicPoisson, Scheme
+from galton.accountants.setting import Run
+from galton.batching import Scheme
 from galton.errors import FloatArray, InvalidArgument
-from galton.plan.plan import Plan
+from galton.guarantee import Adjacency
+from galton.strategies.whitening import Whitening
 
+_BLOCK = 256
+"""Columns of C handled at a time."""
 NEARLY_WORST = 0.9
 """Known bins whose |m_i|^2 is at least this share of the largest count as worst-case places."""
 
@@ -28,14 +30,17 @@ class Attack(Protocol):
 
     Attributes:
       weights: (rounds, width); the statistics are weights^T g for noisy sums g.
-      replace: whether the other data set has the opposite canary, instead of none.
+      gram: the Gram matrix of the modes, where the attack rests on one.
+      mirrored: whether the other data set has the opposite canary, instead of none.
       silent: whether trials without canary need no batches.
     """
 
     @property
     def weights(self) -> Any: ...
     @property
-    def replace(self) -> bool: ...
+    def gram(self) -> FloatArray | None: ...
+    @property
+    def mirrored(self) -> bool: ...
     @property
     def silent(self) -> bool: ...
 
@@ -55,16 +60,16 @@ class Bins:
 
     weights: NDArray[np.float32]
     gram: FloatArray
-    replace: bool
+    mirrored: bool
 
     @property
     def silent(self) -> bool:
-        return not self.replace
+        return not self.mirrored
 
     def ratio(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> FloatArray:
         half = (self.gram.diagonal() / 2).astype(statistics.dtype)[:, None]
-        found = _log_mean_exp(statistics - half)
-        return found - _log_mean_exp(-statistics - half) if self.replace else found
+        ratio = _log_mean_exp(statistics - half)
+        return ratio - _log_mean_exp(-statistics - half) if self.mirrored else ratio
 
     def worst(self, own: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.ones(own.size, bool)
@@ -74,7 +79,7 @@ class Bins:
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         drawn = [root @ random.standard_normal((root.shape[1], own.size)) for _ in range(2)]
         shifts = [self.gram[:, random.integers(root.shape[0], size=own.size)] for _ in range(2)]
-        without = drawn[1] - shifts[1] if self.replace else drawn[1]
+        without = drawn[1] - shifts[1] if self.mirrored else drawn[1]
         return self.ratio(drawn[0] + shifts[0], own), self.ratio(without, own)
 
 
@@ -84,12 +89,12 @@ class Known:
 
     weights: NDArray[np.float32]
     gram: FloatArray
-    replace: bool
+    mirrored: bool
     silent: bool = False
 
     def ratio(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> FloatArray:
         seen = statistics[own, np.arange(own.size)].astype(np.float64)
-        return 2 * seen if self.replace else seen - self.gram.diagonal()[own] / 2
+        return 2 * seen if self.mirrored else seen - self.gram.diagonal()[own] / 2
 
     def worst(self, own: NDArray[np.int64]) -> NDArray[np.bool_]:
         energy = self.gram.diagonal()
@@ -98,7 +103,7 @@ class Known:
     def model(self, random: np.random.Generator, own: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
         energy = self.gram.diagonal()[own]
         noise = np.sqrt(energy) * random.standard_normal((2, own.size))
-        if self.replace:
+        if self.mirrored:
             return 2 * (noise[0] + energy), 2 * (noise[1] - energy)
         return noise[0] + energy / 2, noise[1] - energy / 2
 
@@ -115,7 +120,8 @@ class Coins:
     energy: FloatArray
     cycle: int
     chance: float
-    replace: bool = False
+    gram: None = None
+    mirrored: bool = False
     silent: bool = False
 
     def _sum(self, y: NDArray[Any], energy: FloatArray) -> FloatArray:
@@ -124,11 +130,11 @@ class Coins:
         return np.asarray(np.logaddexp(stay, take + y - energy[:, None] / 2).sum(axis=0, dtype=np.float64))
 
     def ratio(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> FloatArray:
-        found = np.zeros(own.size)
+        ratios = np.zeros(own.size)
         for group in range(self.cycle):
             inside = own == group
-            found[inside] = self._sum(statistics[group :: self.cycle, inside], self.energy[group :: self.cycle])
-        return found
+            ratios[inside] = self._sum(statistics[group :: self.cycle, inside], self.energy[group :: self.cycle])
+        return ratios
 
     def worst(self, own: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.ones(own.size, bool)
@@ -145,43 +151,39 @@ class Coins:
         return sides[0], sides[1]
 
 
-def attack_on(plan: Plan, whitening: Whitening) -> Attack:
-    """Returns the attack that the plan's accountant has to withstand, or says why there is none."""
-    accountant, replace = plan.evidence.accountant, plan.adjacency == "replace"
-    scale = (plan.clip_norm / plan.stddev) ** 2
-    if accountant in ("balls-in-bins", "allocation", "unamplified") and not isinstance(plan.scheme, CyclicPoisson):
-        groups = bins_of(plan.scheme)
-        modes = whitening.apply(np.eye(groups)[np.arange(plan.rounds) % groups])
-        weights = (whitening.adjoint(modes) * scale).astype(np.float32)
-        kind = Known if accountant == "unamplified" else Bins
-        return kind(weights, modes.T @ modes * scale, replace)
-    if (
-        accountant != "unamplified"
-        and isinstance(plan.scheme, CyclicPoisson)
-        and bands_of(plan.strategy) <= plan.scheme.cycle
-    ):
-        parts = [
-            sparse.csc_array(whitening.columns(start, min(start + 256, plan.rounds)))
-            for start in range(0, plan.rounds, 256)
-        ]
-        matrix = sparse.hstack(parts, format="csc")
-        square = (matrix.T @ matrix) * scale
-        chance = plan.scheme.sampling_probability
-        return Coins(square.astype(np.float32).tocsr(), square.diagonal(), plan.scheme.cycle, chance)
-    raise InvalidArgument(
-        "accountant",
-        accountant,
-        f"has no exact attack on {plan.scheme.kind} batches here: audited are balls-in-bins, allocation, unamplified "
-        "plans with bins, and (cyclic) Poisson plans whose C has at most as many bands as there are groups",
-    )
+def unknown_bin(run: Run, adjacency: Adjacency, whitening: Whitening) -> Bins:
+    """Returns the attack of an observer who does not know the canary's bin."""
+    return Bins(*_bins(run, whitening), mirrored=adjacency.sides > 1)
 
 
-def bins_of(scheme: Scheme) -> int:
-    """Returns after how many rounds an example returns: bins, or groups of cyclic Poisson batches."""
-    found = getattr(scheme, "cycle", None) or getattr(scheme, "bins", None)
-    if not isinstance(found, int) or getattr(scheme, "reshuffle", False):
+def known_bin(run: Run, adjacency: Adjacency, whitening: Whitening) -> Known:
+    """Returns the attack of an observer who knows the canary's bin."""
+    return Known(*_bins(run, whitening), mirrored=adjacency.sides > 1)
+
+
+def _bins(run: Run, whitening: Whitening) -> tuple[NDArray[np.float32], FloatArray]:
+    bins, scale = cycle_of(run.scheme), run.sigma**-2
+    modes = whitening.apply(np.eye(bins)[np.arange(run.strategy.rounds) % bins])
+    return (whitening.adjoint(modes) * scale).astype(np.float32), modes.T @ modes * scale
+
+
+def unknown_coins(run: Run, whitening: Whitening) -> Coins:
+    """Returns the attack of an observer who knows the canary's group; C must have at most as many bands as groups."""
+    scale, rounds = run.sigma**-2, run.strategy.rounds
+    parts = [
+        sparse.csc_array(whitening.columns(start, min(start + _BLOCK, rounds))) for start in range(0, rounds, _BLOCK)
+    ]
+    matrix = sparse.hstack(parts, format="csc")
+    square = (matrix.T @ matrix) * scale
+    groups = cycle_of(run.scheme)
+    return Coins(square.astype(np.float32).tocsr(), square.diagonal(), groups, run.scheme.sampling_probability)
+
+
+def cycle_of(scheme: Scheme) -> int:
+    """Returns after how many rounds an example's turn comes again; batches without cycles cannot be audited."""
+    if scheme.cycle is None:
         raise InvalidArgument("scheme", scheme.kind, "batches that do not return in cycles cannot be audited")
-    return found
+    return scheme.cycle
 
 
 def _log_mean_exp(x: NDArray[Any]) -> FloatArray:

@@ -8,49 +8,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from galton.baselines.balls_in_bins import TAU, certified_statement, comparison_options
-from galton.baselines.bands import best_bands
-from galton.baselines.cost import noise_cost
-from galton.baselines.figure import Accountant, Figure
-from galton.baselines.statement import Statement, statement_from_json
-from galton.errors import InvalidArgument, count, positive, probability
-from galton.strategies.base import Strategy
+from galton.accountants import Accountant, Figure, Setting, Statement
+from galton.accountants.base import COMPARISON_TAU, comparison_options
+from galton.comparison.bands import best_bands
+from galton.comparison.cost import noise_cost
+from galton.guarantee import Guarantee
+from galton.optimization import unamplified_optimum
+from galton.strategies import Strategy
 from galton.workloads import Workload
-
-
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """What is asked of a mechanism.
-
-    Attributes:
-      bins: batches per epoch.
-      epochs: epochs.
-      epsilon, delta: the guarantee.
-      workload: what the error is of; None is prefix sums.
-    """
-
-    bins: int
-    epochs: int
-    epsilon: float
-    delta: float
-    workload: Workload | None = None
-
-    def __post_init__(self) -> None:
-        count("bins", self.bins)
-        count("epochs", self.epochs)
-        positive("epsilon", self.epsilon)
-        probability("delta", self.delta)
-        if self.workload is not None and self.workload.rounds != self.rounds:
-            raise InvalidArgument("workload", self.workload.rounds, f"must have bins * epochs rounds, {self.rounds}")
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of the run."""
-        return self.bins * self.epochs
-
-    def error(self, strategy: Strategy, figure: Figure) -> float:
-        """Returns the root-mean-square error on the workload with clip norm 1."""
-        return figure.noise_multiplier * strategy.sensitivity(self.bins) * strategy.rmse(self.workload)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +62,14 @@ class Row:
         """Returns a JSON-ready dictionary."""
         return self.__dict__ | {"statement": self.statement.to_json()}
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Row:
+        """Rebuilds a row from `to_json`."""
+        return cls(**value | {"statement": Statement.from_json(value["statement"])})
 
-def row_from_json(value: dict[str, Any]) -> Row:
-    """Rebuilds a row from `Row.to_json()`."""
-    return Row(**value | {"statement": statement_from_json(value["statement"])})
+
+Calibrate = Callable[[Strategy, int, Guarantee], Figure]
+"""calibrate(strategy, bins, guarantee): the noise that a strategy needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +81,20 @@ class Mechanism:
       description: one line.
       statement: what its figure is worth (the failure probability of a certified one is that at delta = 1e-5).
       solver: strategy and noise for a setting.
+      accountant: whose analysis it rests on; None where the figure is no guarantee.
       slow: whether it is left out unless asked for by name.
+      candidate: whether a plan that looks for the best strategy considers it.
+      reference: whether every plan is compared with it: takes seconds.
     """
 
     name: str
     description: str
     statement: Statement
     solver: Solver
+    accountant: Accountant | None = None
     slow: bool = False
+    candidate: bool = False
+    reference: bool = False
 
     def row(self, setting: Setting, hint: int | None = None) -> Row:
         """Returns the row of a comparison: error, noise, cost, and what the figure is worth."""
@@ -128,8 +103,8 @@ class Mechanism:
         cost = noise_cost(solved.strategy)
         return Row(
             mechanism=self.name,
-            epsilon=float(setting.epsilon),
-            delta=float(setting.delta),
+            epsilon=setting.guarantee.epsilon,
+            delta=setting.guarantee.delta,
             rmse=setting.error(solved.strategy, solved.figure),
             noise_multiplier=solved.figure.noise_multiplier,
             bands=solved.bands,
@@ -145,25 +120,28 @@ class Mechanism:
 @lru_cache(maxsize=64)
 def classical(family: str, bins: int, rounds: int, workload: Workload | None) -> Strategy:
     """Returns the optimum of a family without amplification, remembered for the other epsilons."""
-    from galton.optimization import unamplified_optimum
-
     return unamplified_optimum(family, bins, rounds, workload)
 
 
-def fixed(make: Callable[[Setting], Strategy], accountant: Accountant) -> Solver:
+def fixed(make: Callable[[Setting], Strategy], calibrate: Calibrate) -> Solver:
     """A solver whose strategy does not depend on epsilon."""
 
     def solve(setting: Setting, hint: int | None) -> Solved:
         strategy = make(setting)
-        return Solved(strategy, accountant(strategy, setting.bins, setting.epsilon, setting.delta))
+        return Solved(strategy, calibrate(strategy, setting.bins, setting.guarantee))
 
     return solve
 
 
-def banded(family: str, accountant: Accountant, judge: Accountant | None = None, start: int = 8) -> Solver:
+def banded(family: str, accountant: Accountant, start: int | None = None) -> Solver:
     """A solver that takes the number of bands with the least error, a power of two of at most `bins`.
 
-    `judge` is a quick accountant to choose by; the figure of the one that was chosen always comes from `accountant`.
+    The choice is by the accountant's quick estimate; the figure of the one that was chosen is calibrated.
+
+    Args:
+      family: toeplitz or banded.
+      accountant: whose noise counts.
+      start: where the search begins, if not at the accountant's typical number of bands.
     """
 
     def solve(setting: Setting, hint: int | None) -> Solved:
@@ -171,36 +149,24 @@ def banded(family: str, accountant: Accountant, judge: Accountant | None = None,
             return classical(f"{family}:{bands}", setting.bins, setting.rounds, setting.workload)
 
         def error(bands: int) -> float:
-            one = strategy(bands)
-            return setting.error(one, (judge or accountant)(one, setting.bins, setting.epsilon, setting.delta))
+            candidate = strategy(bands)
+            return setting.error(candidate, accountant.estimate(candidate, setting.bins, setting.guarantee))
 
-        chosen = best_bands(error, setting.bins, hint or min(start, setting.bins))
-        figure = accountant(strategy(chosen), setting.bins, setting.epsilon, setting.delta)
+        first = hint or min(start or accountant.typical_bands, setting.bins)
+        chosen = best_bands(error, setting.bins, first)
+        figure = accountant.calibrate(strategy(chosen), setting.bins, setting.guarantee)
         return Solved(strategy(chosen), figure, chosen)
 
     return solve
 
 
-def optimized(family: str) -> Solver:
-    """A solver that optimises C under balls-in-bins amplification at every epsilon."""
+def optimized(family: str, accountant: Accountant) -> Solver:
+    """A solver that optimises C for the accountant at every epsilon."""
 
     def solve(setting: Setting, hint: int | None) -> Solved:
-        from galton.optimization import optimize
-
-        options = comparison_options(setting.delta)
-        found = optimize(
-            family,
-            setting.bins,
-            setting.rounds,
-            setting.epsilon,
-            setting.delta,
-            workload=setting.workload,
-            options=options,
-            tau=TAU,
-        )
-        if found.interrupted:  # the best so far is no figure to compare
-            raise KeyboardInterrupt
-        statement = certified_statement(found.calibration, options)
-        return Solved(found.strategy, Figure(found.noise_multiplier, setting.epsilon, setting.delta, statement))
+        options = comparison_options(setting.guarantee.delta)
+        optimum = accountant.optimum(family, setting, options, COMPARISON_TAU)
+        figure = optimum.figure or accountant.calibrate(optimum.strategy, setting.bins, setting.guarantee)
+        return Solved(optimum.strategy, figure)
 
     return solve

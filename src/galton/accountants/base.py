@@ -1,0 +1,229 @@
+"""The one shape of an accountant: an analysis that covers some laws of participation, and all that is asked of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from galton.accountants.attacks import Attack
+from galton.accountants.curve import Curve
+from galton.accountants.evidence import Calculated, Evidence
+from galton.accountants.figure import Figure
+from galton.accountants.setting import Run, Setting
+from galton.accountants.statement import Statement
+from galton.accounting import Certificate, Ledger, Options
+from galton.accounting.certificate import FAILURE_SHARE
+from galton.batching import Scheme
+from galton.batching.laws import Law
+from galton.errors import InvalidArgument
+from galton.guarantee import Adjacency, Direction, Guarantee
+from galton.pair import Pair
+from galton.strategies import Strategy
+from galton.strategies.whitening import Whitening
+
+COMPARISON_TAU = 1.1
+"""A figure to compare is aimed at delta / 1.1, so that few samples prove delta: about 0.8% more noise."""
+PLAN_TAU = 1.05
+"""The noise of a plan is aimed closer."""
+_LEAST_FAILURE = 1e-13
+"""Failure probabilities below this are lost when 1 is added to them."""
+
+
+def comparison_options(delta: float, seed: int | None = None) -> Options:
+    """Returns how to sample for a comparison: limits as sure as a certificate's, from a million samples.
+
+    Where these do not prove delta (independent noise, small epsilon), the multiplier is raised until they do.
+
+    >>> comparison_options(1e-5).confidence == 1 - 1.5e-8
+    True
+    """
+    return Options(confidence=1 - max(FAILURE_SHARE * delta, _LEAST_FAILURE), seed=seed, samples=1 << 20)
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """A strategy that was optimised for an accountant, with its noise if that was found on the way."""
+
+    strategy: Strategy
+    figure: Figure | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a second look at a run found.
+
+    Attributes:
+      accepted: whether the claim was proved again.
+      words: what was done.
+      certificate: the new certificate, where samples were drawn.
+    """
+
+    accepted: bool
+    words: str
+    certificate: Certificate | None = None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """In which rows of `galton compare` an accountant appears; names of kinds are those of `comparison/registry.py`.
+
+    Attributes:
+      batches: its batches, in a few words.
+      kinds: ways to choose C.
+      candidates: of these, what a plan that looks for the best strategy considers.
+      references: of these, what every plan is compared with: must take seconds.
+      optimised: families whose optimum is a row too (and a candidate), with words for each; all but the first are slow.
+      suffix: of the names of those rows.
+      slow: whether its rows are left out unless asked for by name.
+    """
+
+    batches: str
+    kinds: tuple[str, ...]
+    candidates: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    optimised: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = ""
+    slow: bool = False
+
+
+class Accountant(ABC):
+    """An analysis. A new one is one file with the abstract members, and one line in `accountants/registry.py`.
+
+    Accountants are values without state. Plans, reports, audits and comparisons ask them and know none by name.
+
+    Attributes:
+      name: as in plans and on the command line.
+      statement: what its figure is worth, under add-or-remove adjacency.
+      default_strategy: the strategy of a plan that names none.
+      typical_bands: about how many bands are best: where a search for their number begins.
+      bounded: the divergences that it bounds.
+      compared: where it appears in comparisons.
+    """
+
+    name: ClassVar[str]
+    statement: ClassVar[Statement]
+    default_strategy: ClassVar[str]
+    compared: ClassVar[Compared]
+    typical_bands: ClassVar[int] = 1
+    bounded: ClassVar[frozenset[Direction]] = frozenset({Direction.MIXTURE_FIRST, Direction.NOISE_FIRST})
+
+    @abstractmethod
+    def covers(self, law: Law) -> bool:
+        """Whether the guarantee holds for examples that take part like this."""
+
+    @abstractmethod
+    def calibrate(self, strategy: Strategy, bins: int, guarantee: Guarantee, options: Options | None = None) -> Figure:
+        """Returns the noise that this strategy needs.
+
+        Args:
+          strategy: C.
+          bins: batches per epoch.
+          guarantee: what the run has to give.
+          options: how to sample, for accountants that do.
+        """
+
+    @abstractmethod
+    def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
+        """Returns an epsilon that the run does not exceed at this delta."""
+
+    @abstractmethod
+    def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
+        """Returns upper bounds on delta of the run, at these epsilons or at others over the same span.
+
+        Args:
+          run: the run.
+          guarantee: what was claimed for it: its adjacency, and what delta matters.
+          epsilons: increasing, from 0.
+          options: how to sample, and progress.
+        """
+
+    def supports(self, adjacency: Adjacency) -> bool:
+        """Whether the analysis bounds all divergences of this adjacency."""
+        return set(adjacency.directions) <= self.bounded
+
+    def most_bands(self, bins: int) -> int:
+        """Returns the largest number of bands of C that the analysis allows."""
+        return bins
+
+    def estimate(self, strategy: Strategy, bins: int, guarantee: Guarantee) -> Figure:
+        """Returns a figure that is quick to get, to choose among strategies by; by default that of `calibrate`."""
+        return self.calibrate(strategy, bins, guarantee)
+
+    def check_adjacency(self, adjacency: Adjacency) -> None:
+        """Refuses an adjacency that the analysis does not bound."""
+        if not self.supports(adjacency):
+            raise InvalidArgument("adjacency", adjacency.value, f"is not covered by the accountant {self.name}")
+
+    def check(self, strategy: Strategy, scheme: Scheme, bins: int) -> None:
+        """Refuses a strategy or batches, of a law that is covered, for which the analysis does not hold."""
+        scheme.check_bins(bins)
+
+    def room(self, guarantee: Guarantee) -> Guarantee:
+        """Returns what has to be proved so that `guarantee` may be stated, failures of the analysis included."""
+        return guarantee
+
+    def prove(
+        self,
+        strategy: Strategy,
+        bins: int,
+        guarantee: Guarantee,
+        options: Options,
+        guess: float | None = None,
+    ) -> Evidence:
+        """Returns evidence for a noise multiplier with which a run has this guarantee.
+
+        Args:
+          strategy: C.
+          bins: batches per epoch.
+          guarantee: the claim, what truncation costs taken off already.
+          options: seed, workers and progress.
+          guess: a multiplier that was calibrated for `room(guarantee)`, to be proved; calibrated here if None.
+        """
+        self.check_adjacency(guarantee.adjacency)
+        figure = self.calibrate(strategy, bins, guarantee, options)
+        return Calculated(self.name, figure.noise_multiplier, guarantee, figure.statement)
+
+    def verify(self, run: Run, claim: Guarantee, options: Options, ledger: Ledger | None = None) -> Verdict:
+        """Proves the claim anew for the noise of the run; by the same calculation, unless the analysis samples."""
+        needed = self.calibrate(run.strategy, run.bins, claim, options).noise_multiplier
+        words = f"{self.name} asks for a multiplier of {needed:.6g}; the plan has {run.noise_multiplier:.6g}"
+        return Verdict(needed <= run.noise_multiplier * (1 + 1e-6), words)
+
+    def evidence_from_json(self, value: dict[str, Any]) -> Evidence:
+        """Rebuilds evidence that this accountant gave."""
+        return Calculated.from_json(value)
+
+    def optimum(self, family: str, setting: Setting, options: Options, tau: float) -> Optimum:
+        """Returns the C of a family with the least error under this analysis.
+
+        Args:
+          family: what to optimise over, as `galton.optimize` takes it.
+          setting: the run.
+          options: seed, workers and progress.
+          tau: room that the noise leaves for a proof, as a factor of delta.
+        """
+        remedy = f"cannot be optimised for the accountant {self.name}; take {self.default_strategy}"
+        raise InvalidArgument("strategy", family, remedy)
+
+    def pair(self, run: Run) -> Pair | None:
+        """Returns the dominating pair that the analysis rests on, bin by bin, if it rests on one."""
+        return None
+
+    def attack(self, run: Run, adjacency: Adjacency, whitening: Whitening) -> Attack:
+        """Returns the best attack on one canary that the analysis has to withstand, for audits."""
+        raise self.no_attack(run)
+
+    def no_attack(self, run: Run) -> InvalidArgument:
+        """Returns the error that there is no exact attack to audit this run with."""
+        return InvalidArgument(
+            "accountant",
+            self.name,
+            f"has no exact attack on {run.scheme.kind} batches with this strategy: audited are runs with bins, and "
+            "(cyclic) Poisson runs whose C has at most as many bands as there are groups",
+        )
+
+    def stated(self, guarantee: Guarantee) -> Statement:
+        """Returns the statement for another adjacency."""
+        return replace(self.statement, adjacency=guarantee.adjacency)

@@ -1,0 +1,183 @@
+"""Why a guarantee holds, as a plan keeps it: a certificate, or the figure of a deterministic accountant."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from galton.accountants.setting import Run
+from galton.accountants.statement import Standing, Statement
+from galton.accounting import Certificate
+from galton.errors import InvalidArgument, positive, probability
+from galton.guarantee import Guarantee
+
+
+class Evidence(ABC):
+    """What proves a guarantee, by one accountant.
+
+    Attributes:
+      accountant: name of the accountant that gave it.
+    """
+
+    accountant: str
+
+    @property
+    @abstractmethod
+    def noise_multiplier(self) -> float:
+        """Noise for which the guarantee was proved."""
+
+    @property
+    @abstractmethod
+    def proved(self) -> Guarantee:
+        """What may be stated."""
+
+    @property
+    @abstractmethod
+    def standing(self) -> Standing:
+        """How sure it is."""
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """How sure it is, in words."""
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The certificate, where samples proved the guarantee."""
+        return None
+
+    @property
+    def details(self) -> list[tuple[str, str]]:
+        """Names and values that a report shows of it, where there is no certificate."""
+        return []
+
+    def check(self, run: Run, claim: Guarantee) -> None:
+        """Refuses evidence for less than is claimed, or for another run."""
+        proved = self.proved
+        agree("adjacency", proved.adjacency.value, claim.adjacency.value)
+        if not self.noise_multiplier <= run.noise_multiplier:
+            raise InvalidArgument(
+                "noise_multiplier", run.noise_multiplier, f"must be at least the proved one, {self.noise_multiplier}"
+            )
+        if not proved.epsilon <= claim.epsilon:
+            raise InvalidArgument("epsilon", claim.epsilon, f"must be at least the proved one, {proved.epsilon}")
+        if not proved.delta <= claim.delta * (1 + 1e-12):
+            raise InvalidArgument(
+                "delta", claim.delta, f"must be at least what was proved, {proved.delta} (what truncation costs aside)"
+            )
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary; `Accountant.evidence_from_json` reads it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Certified(Evidence):
+    """An accepted certificate."""
+
+    accountant: str
+    verified: Certificate
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.verified
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.verified.noise_multiplier
+
+    @property
+    def proved(self) -> Guarantee:
+        return self.verified.guarantee.with_delta(self.verified.stated_delta)
+
+    @property
+    def standing(self) -> Standing:
+        return Standing.CERTIFIED
+
+    @property
+    def words(self) -> str:
+        words = (
+            f"Certified with {self.verified.samples:,} samples: had the claim been false, this plan would have "
+            f"been refused except with probability {self.verified.failure_probability:.2g}, which delta covers."
+        )
+        if self.verified.seed_chosen_by_user:
+            words += " The seed of the certificate was chosen by the user: this holds if not chosen for its outcome."
+        return words
+
+    def check(self, run: Run, claim: Guarantee) -> None:
+        agree("strategy", self.verified.strategy, run.strategy.digest)
+        agree("bins", self.verified.bins, run.bins)
+        agree("rounds", self.verified.rounds, run.strategy.rounds)
+        agree("accepted", self.verified.accepted, True)
+        super().check(run, claim)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"accountant": self.accountant, "certificate": self.verified.to_json()}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Certified:
+        """Rebuilds evidence from `to_json`."""
+        return cls(value["accountant"], Certificate.from_json(value["certificate"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Calculated(Evidence):
+    """A noise multiplier that a deterministic accountant gave."""
+
+    accountant: str
+    multiplier: float
+    guarantee: Guarantee
+    statement: Statement
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.multiplier
+
+    @property
+    def proved(self) -> Guarantee:
+        return self.guarantee
+
+    @property
+    def standing(self) -> Standing:
+        return self.statement.standing
+
+    @property
+    def details(self) -> list[tuple[str, str]]:
+        return [
+            ("standing", self.statement.standing.value),
+            ("source", self.statement.source),
+            ("batches assumed", self.statement.sampling),
+        ]
+
+    @property
+    def words(self) -> str:
+        return f"By {self.statement.source}: {self.statement.standing.value}."
+
+    def check(self, run: Run, claim: Guarantee) -> None:
+        if not self.statement.is_guarantee:
+            raise InvalidArgument("evidence", self.statement.standing.value, "is no guarantee")
+        super().check(run, claim)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "accountant": self.accountant,
+            "noise_multiplier": self.multiplier,
+            "epsilon": self.guarantee.epsilon,
+            "delta": self.guarantee.delta,
+            "statement": self.statement.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Calculated:
+        """Rebuilds evidence from `to_json`."""
+        statement = Statement.from_json(value["statement"])
+        epsilon, delta = positive("epsilon", value["epsilon"]), probability("delta", value["delta"])
+        multiplier = positive("noise_multiplier", value["noise_multiplier"])
+        return cls(value["accountant"], multiplier, Guarantee(epsilon, delta, statement.adjacency), statement)
+
+
+def agree(name: str, given: object, wanted: object) -> None:
+    """Refuses evidence about something else."""
+    if given != wanted:
+        raise InvalidArgument(f"evidence.{name}", given, f"must be that of the plan, {wanted}")

@@ -1,0 +1,45 @@
+"""All accountants, the one to be preferred first. A new one gets a line here."""
+
+from __future__ import annotations
+
+from galton.accountants.allocation import Allocation
+from galton.accountants.balls_in_bins import BallsInBins
+from galton.accountants.base import Accountant
+from galton.accountants.mmcc import Mmcc
+from galton.accountants.poisson import CyclicPoisson, Poisson
+from galton.accountants.unamplified import Unamplified
+from galton.batching import Scheme
+from galton.errors import InvalidArgument, choice
+
+_ALL: tuple[Accountant, ...] = (BallsInBins(), Poisson(), CyclicPoisson(), Mmcc(), Allocation(), Unamplified())
+ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in _ALL}
+
+
+def find_accountant(name: str) -> Accountant:
+    """Returns the accountant of this name."""
+    return ACCOUNTANTS[choice("accountant", name, tuple(ACCOUNTANTS))]
+
+
+def covering(scheme: Scheme) -> tuple[Accountant, ...]:
+    """Returns the accountants whose guarantee holds for batches of a scheme, the one to be preferred first."""
+    return tuple(accountant for accountant in _ALL if accountant.covers(scheme.law))
+
+
+def check_covered(accountant: Accountant, scheme: Scheme) -> None:
+    """Refuses an accountant whose analysis does not hold for batches of a scheme."""
+    if not accountant.covers(scheme.law):
+        raise not_covered(accountant.name, scheme)
+
+
+def default_accountant(scheme: Scheme) -> Accountant:
+    """Returns the accountant that covers a scheme best."""
+    fitting = covering(scheme)
+    if not fitting:
+        raise not_covered("", scheme)
+    return fitting[0]
+
+
+def not_covered(name: str, scheme: Scheme) -> InvalidArgument:
+    """Returns the error that an accountant, or any, does not cover a scheme."""
+    right = ", ".join(accountant.name for accountant in covering(scheme)) or "none that galton has"
+    return InvalidArgument("accountant", name, f"does not cover {scheme.kind} batches; covered by: {right}")

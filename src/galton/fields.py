@@ -1,0 +1,90 @@
+"""Fields of a JSON object, each checked as it is read: type, finiteness, range."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from galton.errors import InvalidArgument
+
+Member = TypeVar("Member", bound=enum.Enum)
+
+
+class Fields:
+    """The fields of one object in a file that anybody may have written.
+
+    Args:
+      name: of the object, for errors.
+      value: what JSON gave.
+      shape: the dataclass that is to be rebuilt: the object must have its fields and no others.
+      flattened: fields of the dataclass that stand in the object as several fields of these names.
+    """
+
+    def __init__(
+        self, name: str, value: Any, shape: type[Any], flattened: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
+        if not isinstance(value, dict):
+            raise InvalidArgument(name, value, "must be a JSON object")
+        parts = flattened or {}
+        wanted = {part for field in fields(shape) for part in parts.get(field.name, (field.name,))}
+        if set(value) != wanted:
+            differing = sorted(map(str, set(value) ^ wanted))
+            raise InvalidArgument(name, differing, "are fields too many or missing: must be as galton writes them")
+        self._name, self._value = name, value
+
+    def _get(self, key: str, kinds: type | tuple[type, ...], words: str) -> Any:
+        value = self._value[key]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+            raise InvalidArgument(f"{self._name}.{key}", value, f"must be {words}")
+        return value
+
+    def truth(self, key: str) -> bool:
+        """Returns true or false."""
+        return bool(self._get(key, bool, "true or false"))
+
+    def text(self, key: str) -> str:
+        """Returns text."""
+        return str(self._get(key, str, "text"))
+
+    def texts(self, key: str) -> dict[str, str]:
+        """Returns texts by name."""
+        value = self._get(key, dict, "an object of texts")
+        if not all(isinstance(name, str) and isinstance(text, str) for name, text in value.items()):
+            raise InvalidArgument(f"{self._name}.{key}", value, "must be an object of texts")
+        return dict(value)
+
+    def sequence(self, key: str) -> list[Any]:
+        """Returns a list of anything."""
+        return list(self._get(key, list, "a list"))
+
+    def count(self, key: str, least: int = 0) -> int:
+        """Returns a whole number that is not below `least`."""
+        value = int(self._get(key, int, "a whole number"))
+        if value < least:
+            raise InvalidArgument(f"{self._name}.{key}", value, f"must be at least {least}")
+        return value
+
+    def real(self, key: str, least: float = -math.inf, most: float = math.inf) -> float:
+        """Returns a finite number between `least` and `most`."""
+        value = self._get(key, (int, float), "a number")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise InvalidArgument(f"{self._name}.{key}", value, "must be finite")
+        if not least <= number <= most:
+            raise InvalidArgument(f"{self._name}.{key}", value, f"must lie between {least:g} and {most:g}")
+        return number
+
+    def member(self, key: str, kind: type[Member]) -> Member:
+        """Returns the member of an enum that a text names."""
+        name = self.text(key)
+        try:
+            return kind(name)
+        except ValueError:
+            names = ", ".join(str(member.value) for member in kind)
+            raise InvalidArgument(f"{self._name}.{key}", name, f"must be one of {names}") from None
