@@ -42,7 +42,8 @@ from galton.paper.dimension_reduction import reduction_rows, summary, two_bin_de
 from galton.paper.optimized import BEST, optimized_rows
 from galton.paper.points import BALLS, DELTA, ESTIMATE, LONG, OPTIMIZED, POISSON, SHORT, UNAMPLIFIED, short_memory
 from galton.paper.result import Row, Rows, by_series, listed, number
-from galton.paper.sample_counts import POWERS, Study, enough, sample_rows
+from galton.paper.sample_counts import POWERS, enough, sample_rows
+from galton.paper.sample_study import Study
 from galton.paper.series import BALLED, EPSILONS, PLAIN, SAMPLED, best_banded, rows_of
 from galton.paper.tables import BANDMF_BALLS, BANDMF_POISSON, PAPER_BANDS, PAPER_MULTIPLIERS, cell
 from galton.paper.tables import EPSILONS as TABLE_EPSILONS

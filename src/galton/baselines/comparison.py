@@ -115,7 +115,7 @@ def compare(
                 progress(f"{one.name} at epsilon {epsilon:g}", place * len(levels) + index, total)
             setting = Setting(bins, epochs, epsilon, delta, workload)
             inputs = _inputs(one.name, setting, described)
-            known = kept.get(inputs)
+            known = kept.get(inputs, __name__)
             try:
                 row = _row(known) or one.row(setting, hint)
             except GaltonError as error:
@@ -124,7 +124,7 @@ def compare(
                 skipped[one.name] = str(error)
                 break
             if known is None or row.to_json() != known:
-                kept.put(inputs, row.to_json())
+                kept.put(inputs, row.to_json(), __name__)
             rows.append(row)
             hint = row.bands
     if progress is not None:

@@ -138,20 +138,20 @@ class Maker:
         """Returns the point, from memory, from the cache or computed."""
         if question not in self.memory:
             inputs = {"what": "point", "question": asdict(question), "tau": TAU}
-            found = self.kept(inputs, lambda: self._compute(question))
+            found = self.kept(inputs, lambda: self._compute(question), __name__)
             self.memory[question] = Point(question, **found)
         self.asked[question] = self.memory[question]
         return self.asked[question]
 
-    def kept(self, inputs: Json, make: Callable[[], Json]) -> Json:
-        """Returns what the cache holds for these inputs and this seed, or makes and keeps it."""
+    def kept(self, inputs: Json, make: Callable[[], Json], module: str) -> Json:
+        """Returns what the cache holds of this module for these inputs and this seed, or makes and keeps it."""
         versions = {package: version_of(package) for package in ("dp-accounting", "jax", "numpy", "scipy")}
         inputs = inputs | {"seed": self.seed, "versions": versions}
-        known = self.cache.get(inputs)
+        known = self.cache.get(inputs, module)
         self.tally["computed" if known is None else "cached"] += 1
         if known is None:
             known = make()
-            self.cache.put(inputs, known)
+            self.cache.put(inputs, known, module)
         return known
 
     def each(self, what: str, items: Sequence[Item]) -> Iterator[Item]:

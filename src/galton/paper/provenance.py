@@ -10,7 +10,7 @@ from pathlib import Path
 
 from galton import files
 from galton.baselines.peers import version_of
-from galton.cache import Json, source_digest
+from galton.cache import Json
 from galton.errors import GaltonError
 from galton.paper.points import DELTA, FAILURE, TAU, Maker
 from galton.provenance import now
@@ -18,12 +18,12 @@ from galton.provenance import now
 PACKAGES = ("galton", "jax", "jaxlib", "numpy", "scipy", "dp-accounting", "matplotlib")
 
 
-def provenance(name: str, maker: Maker, seconds: float, paths: Sequence[Path]) -> Json:
+def provenance(name: str, source: str, maker: Maker, seconds: float, paths: Sequence[Path]) -> Json:
     """Returns what there is to say about a result and its files.
 
     `seconds` is what it took this time; `seconds_of_points` what its points took when they were computed.
     """
-    return origin(name, paths) | {
+    return origin(name, source, paths) | {
         "seed": maker.seed,
         "conventions": {"delta": DELTA, "tau": TAU, "failure_probability": FAILURE},
         "seconds": round(seconds, 1),
@@ -34,12 +34,12 @@ def provenance(name: str, maker: Maker, seconds: float, paths: Sequence[Path]) -
     }
 
 
-def origin(name: str, paths: Sequence[Path]) -> Json:
-    """Returns code, versions, machine and date, and hashes of the files."""
+def origin(name: str, source: str, paths: Sequence[Path]) -> Json:
+    """Returns code (`source`, the digest of it), versions, machine and date, and hashes of the files."""
     return {
         "name": name,
         "date": now(),
-        "source": source_digest("paper"),
+        "source": source,
         "machine": machine(),
         "versions": {"python": platform.python_version()} | {one: version_of(one) for one in PACKAGES},
         "files": digests(paths),
@@ -71,12 +71,12 @@ def digests(paths: Sequence[Path]) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def is_current(path: Path, seed: int) -> bool:
+def is_current(path: Path, source: str, seed: int) -> bool:
     """Whether a result was made by this very code with this seed, and its files are still what was written."""
     try:
         known = files.read_json(path)
         names = list(known["files"])
-        same = known["source"] == source_digest("paper") and known["seed"] == seed
+        same = known["source"] == source and known["seed"] == seed
         return same and digests([path.parent / name for name in names]) == known["files"]
     except (GaltonError, OSError, KeyError, TypeError):
         return False

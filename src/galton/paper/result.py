@@ -58,6 +58,11 @@ class Recipe:
     text: Callable[[Rows], str]
     draw: Callable[[Rows], Any]
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of the modules that its code is in."""
+        return tuple(sorted({part.__module__ for part in (self.rows, self.text, self.draw)}))
+
     def result(self, rows: Rows) -> Result:
         """Returns the result that these rows make."""
         return Result(self.name, self.title, self.columns, tuple(rows), self.text(rows))

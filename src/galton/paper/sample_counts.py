@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from galton.accounting import Options
 from galton.cache import Json
-from galton.errors import FloatArray, GaltonError
-from galton.optimization.families import BltFamily
-from galton.optimization.problem import Problem
-from galton.optimization.search import Target, descend, design, judge
-from galton.optimization.starts import blt_starts
 from galton.paper import drawing
-from galton.paper.points import DELTA, SEED, TAU, Maker
+from galton.paper.points import Maker
 from galton.paper.result import Recipe, Row, Rows, by_series, listed, number
-from galton.paper.series import BINS, EPOCHS
-from galton.sampling.base import wide_jax
-from galton.threads import one_blas_thread
-from galton.workloads import prefix_sums
+from galton.paper.sample_study import Study
+from galton.paper.series import EPOCHS
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 POWERS: dict[str, tuple[int, ...]] = {
@@ -32,58 +21,7 @@ POWERS: dict[str, tuple[int, ...]] = {
 """Numbers of samples, as powers of two, by estimator: plain is the paper's, mixture galton's default."""
 FEW_BINS = 64
 """Half of the main setting's: a million plain samples an iteration would take an hour there."""
-ITERATIONS = 12
 COLUMNS = ("epsilon", "series", "samples", "rmse", "increase")
-
-
-@dataclass(frozen=True)
-class Study:
-    """A short search for BLT-4 on a given number of frozen samples, always from the same start.
-
-    Attributes:
-      epsilon, delta: the guarantee; sigma is for delta / tau.
-      bins, rounds: of the run.
-      seed: of all draws.
-    """
-
-    epsilon: float
-    bins: int = BINS
-    rounds: int = BINS * EPOCHS
-    delta: float = DELTA
-    tau: float = TAU
-    seed: int = SEED
-
-    @cached_property
-    def problem(self) -> Problem:
-        """What is minimised: RMSE of prefix sums over BLTs with 4 buffers."""
-        return Problem(BltFamily(self.rounds, 4), self.bins, prefix_sums(self.rounds))
-
-    @cached_property
-    def start(self) -> FloatArray:
-        """A BLT that remembers one epoch."""
-        return blt_starts(BltFamily(self.rounds, 4), self.bins)[1]
-
-    def target(self, estimator: str, samples: int) -> Target:
-        """Returns the guarantee, and how it is estimated."""
-        return Target(self.epsilon, self.delta / self.tau, Options(seed=self.seed), estimator, samples, self.seed)
-
-    def rmse(self, estimator: str, samples: int) -> float | None:
-        """Returns the RMSE that the search ends at, judged on 32,768 fresh importance samples; None: too few."""
-        with wide_jax(), one_blas_thread():
-            fresh = self.target("mixture", 1)
-            guess = design(self.problem, self.start, fresh, "guess", 4096)(self.problem.gram(self.start)).log_sigma
-            asked = self.target(estimator, samples)
-            try:
-                level = design(self.problem, self.start, asked, "study", samples, guess, approach=False)
-                found = descend(
-                    lambda parameters: self.problem.value_and_gradient(parameters, level),
-                    self.start,
-                    ITERATIONS,
-                    lambda value: None,
-                )
-                return math.exp(judge(self.problem, found, fresh, "study", 1 << 15))
-            except GaltonError:
-                return None
 
 
 def sample_rows(
@@ -103,6 +41,7 @@ def sample_rows(
         found = maker.kept(
             inputs,
             lambda: {"rmse": studies[epsilon].rmse(estimator, 1 << power)},  # noqa: B023
+            Study.__module__,
         )
         rows.append({"epsilon": epsilon, "series": estimator, "samples": 1 << power, "rmse": found["rmse"]})
     for row in rows:

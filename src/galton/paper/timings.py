@@ -97,6 +97,7 @@ def timing_rows(
         found = measured.get((bins, passes)) or maker.kept(
             {"what": "timing", "bins": bins, "epochs": passes},
             lambda: {"ours": our_method(bins, passes, maker.seed)} | paper_method(bins, passes, maker.seed),  # noqa: B023
+            __name__,
         )
         row: Row = {"bins": bins, "epochs": passes}
         row |= {"our_seconds": found["ours"]["seconds"], "our_rmse": found["ours"]["rmse"]}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from galton import files
-from galton.cache import source_digest
+from galton.closure import code_digest
 from galton.errors import InvalidFile
 from galton.paper.points import Maker
 from galton.paper.provenance import digests, is_current, provenance
@@ -28,7 +28,7 @@ def regenerate(recipe: Recipe, maker: Maker, folder: Path) -> tuple[Result, list
     begun = time.perf_counter()
     result = recipe.result(recipe.rows(maker))
     paths = [*write_result(result, folder), *write_pictures(recipe.name, recipe.draw(result.rows), folder)]
-    about = provenance(recipe.name, maker, time.perf_counter() - begun, paths)
+    about = provenance(recipe.name, source_of(recipe), maker, time.perf_counter() - begun, paths)
     return result, [*paths, write_json(folder / f"{recipe.name}.json", about)]
 
 
@@ -38,13 +38,18 @@ def redraw(recipe: Recipe, folder: Path) -> tuple[Result, list[Path]]:
     about = files.read_json(folder / f"{recipe.name}.json")
     result = recipe.result(read_rows(folder / f"{recipe.name}.csv", recipe.columns))
     paths = [*write_result(result, folder), *write_pictures(recipe.name, recipe.draw(result.rows), folder)]
-    about |= {"redrawn": {"date": now(), "source": source_digest("paper")}, "files": digests(paths)}
+    about |= {"redrawn": {"date": now(), "source": source_of(recipe)}, "files": digests(paths)}
     return result, [*paths, write_json(folder / f"{recipe.name}.json", about)]
 
 
 def is_made(recipe: Recipe, maker: Maker, folder: Path) -> bool:
     """Whether the files are there, made by this code with this seed."""
-    return is_current(folder / f"{recipe.name}.json", maker.seed)
+    return is_current(folder / f"{recipe.name}.json", source_of(recipe), maker.seed)
+
+
+def source_of(recipe: Recipe) -> str:
+    """Returns a hash of the code that a result is made and written by."""
+    return code_digest(*recipe.modules, __name__)
 
 
 def write_result(result: Result, folder: Path) -> list[Path]:

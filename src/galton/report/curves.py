@@ -96,7 +96,7 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
     options = replace(options or Options(), adjacency=plan.adjacency)
     cache = cache or default_cache()
     key = {"what": "curve of a report", "plan": plan.digest, "points": points, "seed": options.seed}
-    known = cache.get(key)
+    known = cache.get(key, __name__)
     if known is not None:
         return curve_from_json(known)
     grid = (np.linspace(0.0, REACH, points) * plan.epsilon).tolist()
@@ -105,7 +105,7 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
     claimed = [plan.delta if epsilon >= plan.epsilon else 1.0 for epsilon in found.epsilons]
     uppers = np.minimum(np.array(found.uppers) + np.array(lost), claimed)
     found = replace(found, uppers=tuple(np.minimum.accumulate(uppers).tolist()))
-    cache.put(key, found.to_json())
+    cache.put(key, found.to_json(), __name__)
     return found
 
 

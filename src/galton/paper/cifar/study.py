@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from galton.closure import code_digest
 from galton.errors import InvalidFile
 from galton.files import Json
 from galton.paper.cifar.data import Cifar
@@ -135,5 +136,7 @@ def write_table(study: Study, place: Place, output: Path) -> tuple[Result, list[
         raise InvalidFile(f"{place.results}: has no finished trial of {study.name}; nothing is written")
     result = table(study.name, study.title, rows)
     paths = [*write_result(result, output), *write_pictures(study.name, draw(rows), output)]
-    about = origin(study.name, paths) | {"trials": sum(trial["method"] in study.methods for trial in trials)}
+    about = origin(study.name, code_digest(__name__), paths) | {
+        "trials": sum(trial["method"] in study.methods for trial in trials)
+    }
     return result, [*paths, write_json(output / f"{study.name}.json", about)]
