@@ -24,9 +24,9 @@ from torch.nn import functional
 import galton
 from benchmarks.common import Step, markdown, measured, write
 from galton.noise import CorrelatedNoise
-from galton.paper.cifar.clipping import clipped_sum
-from galton.paper.cifar.models import NETWORKS, Network, Params
 from galton.training.jax import clipped_sum as general_sum
+from reproduction.cifar.clipping import clipped_sum
+from reproduction.cifar.models import NETWORKS, Network, Params
 
 SIZE, MICRO, STEPS = 500, 25, 5
 RANDOM = np.random.default_rng(0)

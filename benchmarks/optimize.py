@@ -18,8 +18,9 @@ import galton
 from benchmarks.common import RESULTS, markdown, write
 from benchmarks.many_bins import peak_gigabytes
 from galton.accounting.calibration import DEFAULT_TAU
-from galton.paper.sample_counts import EPSILONS, Study
-from galton.paper.timings import BATCHES, EPOCHS, PAPER, paper_method
+from reproduction.sample_counts import EPSILONS
+from reproduction.sample_study import Study
+from reproduction.timings import BATCHES, EPOCHS, PAPER, paper_method
 
 DELTA = 1e-5
 GOALS = {

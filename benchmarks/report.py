@@ -110,8 +110,8 @@ other seeds, and plain sampling at 1e-4 is itself only good to 2 to 9 percent.
 The optimiser's tables are single runs with one seed. Timing was measured at the highest priority while tests ran
 at a low one; a quiet run of the same cells an hour before was up to 40% faster in both columns. Extrapolated
 seconds vary by a factor of two between neighbouring cells, as bisection takes more or fewer steps. RMSE carries the
-calibration's own spread, about 0.1%. The table of sample counts was made by the code before `Study` was moved into the
-package, and is of one seed: plain rows scatter by a percent.
+calibration's own spread, about 0.1%. The table of sample counts was made by the code before `Study` was moved out of
+the benchmark, and is of one seed: plain rows scatter by a percent.
 """
 
 

@@ -42,7 +42,6 @@ from galton.baselines.figure import bands_of
 from galton.baselines.mechanism import row_from_json
 from galton.baselines.search import least_noise
 from galton.baselines.statement import statement_from_json
-from galton.cache import Cache, default_cache
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_delta, gaussian_mu
 from galton.guarantee import Direction
@@ -326,50 +325,6 @@ def test_balls_in_bins_is_certified_with_a_certificates_failure() -> None:
 def test_noise_cost(strategy: Strategy, memory: int, operations: int, draws: int) -> None:
     cost = noise_cost(strategy)
     assert (cost.memory, cost.operations, cost.draws) == (memory, operations, draws)
-
-
-# The cache.
-
-
-def test_the_cache_returns_what_was_stored_and_nothing_else(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "deep" / "folder")
-    assert cache.get({"a": 1}) is None
-    cache.put({"a": 1}, {"value": 0.1})
-    assert cache.get({"a": 1}) == {"value": 0.1}
-    assert cache.get({"a": 2}) is None
-    assert Cache(tmp_path).get({"a": 1}) is None
-
-
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"key": 1}', '{"key": NaN}', None])
-def test_damaged_entries_count_as_absent(tmp_path: Path, damage: str | None) -> None:
-    cache = Cache(tmp_path)
-    cache.put({"a": 1}, {"value": 1})
-    (entry,) = tmp_path.iterdir()
-    entry.write_text(entry.read_text().replace('"value":1', '"value":2') if damage is None else damage)
-    assert cache.get({"a": 1}) is None
-    cache.put({"a": 1}, {"value": 3})
-    assert cache.get({"a": 1}) == {"value": 3}
-
-
-def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    cache = Cache(tmp_path / "file")
-    cache.put({"a": 1}, {"value": 1})
-    assert cache.get({"a": 1}) is None
-
-
-def test_no_entry_outlives_the_code_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path)
-    cache.put({"a": 1}, {"value": 1})
-    monkeypatch.setattr("galton.cache.source_digest", lambda *more: "other code")
-    assert cache.get({"a": 1}) is None
-
-
-def test_the_default_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
-    assert default_cache().folder == own_cache
-    monkeypatch.delenv("GALTON_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert default_cache().folder == Path("/somewhere/galton")
 
 
 # Comparison.

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -40,14 +41,19 @@ class Result(NamedTuple):
 
 
 def galton(*words: str) -> Result:
+    return run(cli.main, "galton", *words)
+
+
+def run(main: Callable[[], Any], *words: str) -> Result:
+    """Runs a command line with these words as its arguments, the program first."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        mock.patch.object(sys, "argv", ["galton", *words]),
+        mock.patch.object(sys, "argv", list(words)),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as exit_,
     ):
-        cli.main()
+        main()
     return Result(int(exit_.value.code or 0), out.getvalue(), err.getvalue())
 
 
@@ -457,16 +463,10 @@ def test_compare_prints_every_row_and_is_instant_the_second_time(
         ([*COMPARED, "--baseline", "nonsense"], "mechanism = 'nonsense'"),
         ([*COMPARED, "--plot", "plot.xyz"], "plot = 'plot.xyz'"),
         (["compare", "--bins", "8", "--epochs", "2", "--epsilon", "one", "--delta", "1e-5"], "epsilon = 'one'"),
-        (["paper", "nonsense"], "name = 'nonsense'"),
-        (["paper"], "name = None"),
     ],
 )
-def test_compare_and_paper_refuse_bad_input(arguments: list[str], words: str) -> None:
+def test_compare_refuses_bad_input(arguments: list[str], words: str) -> None:
     done = galton(*arguments)
     assert done.code == 2
     assert words in done.err
     assert done.err.count("\n") == 1
-
-
-def test_paper_lists_its_results() -> None:
-    assert set(read(galton("paper", "--list", "--json"))["results"]) >= {"sigma-table", "bands-table"}

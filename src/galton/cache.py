@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from galton import files
+from galton.closure import code_digest
 from galton.errors import GaltonError
 
 Json = dict[str, Any]
-_COMPUTING = (
-    *("accounting", "baselines", "bounds", "errors.py", "files.py", "gaussian.py", "optimization", "pair.py"),
-    *("sampling", "strategies", "threads.py", "workloads.py"),
-    *("paper/points.py", "paper/sample_counts.py"),
-)
-"""Where figures are computed."""
 
 
 def default_cache() -> Cache:
@@ -35,6 +28,8 @@ def default_cache() -> Cache:
 class Cache:
     """A folder with one JSON file a result, named by the digest of everything that determines it.
 
+    That is its inputs and the code that it comes from: the module that computes it, and all that this one imports.
+
     An entry that cannot be read, or whose content is not what was written, counts as absent. An entry that cannot be
     written is dropped: a cache is never a reason to fail.
     """
@@ -46,11 +41,11 @@ class Cache:
         """Returns the same cache as if nothing were in it: what is computed replaces what is there."""
         return Cache(self.folder, blind=True)
 
-    def get(self, inputs: Json) -> Json | None:
-        """Returns what was stored for these inputs by this very code of galton, or None."""
+    def get(self, inputs: Json, module: str) -> Json | None:
+        """Returns what the present code of a module (its `__name__`) stored for these inputs, or None."""
         if self.blind:
             return None
-        key = _key(inputs)
+        key = _key(inputs, module)
         try:
             entry = files.read_json(self._path(key))
             value = entry["value"]
@@ -59,9 +54,9 @@ class Cache:
             return None
         return value if intact else None
 
-    def put(self, inputs: Json, value: Json) -> None:
-        """Stores a result for these inputs."""
-        key = _key(inputs)
+    def put(self, inputs: Json, value: Json, module: str) -> None:
+        """Stores what a module (its `__name__`) computed from these inputs."""
+        key = _key(inputs, module)
         try:
             files.write_text(
                 self._path(key), files.canonical({"key": key, "value": value, "digest": files.digest(value)}) + "\n"
@@ -73,23 +68,5 @@ class Cache:
         return self.folder / (files.digest(key).removeprefix("sha256:") + ".json")
 
 
-def _key(inputs: Json) -> Json:
-    return {"galton": version("galton"), "source": source_digest(), "inputs": inputs}
-
-
-@cache
-def source_digest(*more: str) -> str:
-    """Returns a hash of the code that figures come from: no result outlives the accountant that made it.
-
-    Rooms in which no figure is computed are left out, so that work on them does not cost the figures.
-
-    Args:
-      more: further files or folders of the package.
-    """
-    root = Path(__file__).parent
-    total = hashlib.sha256()
-    for name in sorted({*_COMPUTING, *more}):
-        place = root / name
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return total.hexdigest()
+def _key(inputs: Json, module: str) -> Json:
+    return {"galton": version("galton"), "code": code_digest(module), "inputs": inputs}

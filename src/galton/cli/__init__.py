@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import warnings
+from typing import NoReturn
 
-import typer
+from galton.cli.running import new_app, run
 
-from galton.errors import GaltonError
-
-# Usage errors of the parser under typer, which newer versions of typer bring along themselves.
-_USAGE = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
-
-_INTERRUPTED = 130
-
-app = typer.Typer(
-    name="galton",
-    help="Plan, certify and run differentially private training with correlated noise and balls-in-bins batches.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+app = new_app(
+    "galton", "Plan, certify and run differentially private training with correlated noise and balls-in-bins batches."
 )
 
 
-def main() -> None:
-    """Runs the command line; bad input ends in one line on stderr and exit code 2, never in a traceback."""
-    try:
-        from galton.cli import accounting, audit, cifar, comparison, optimization, paper, plan, report  # noqa: F401
-
-        warnings.simplefilter("ignore")
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0
-        if code == _INTERRUPTED:
-            raise KeyboardInterrupt
-        sys.exit(code)
-    except GaltonError as error:
-        _fail(str(error), 2)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", _INTERRUPTED)
-    except (MemoryError, OverflowError, RecursionError) as error:
-        _fail(f"the input is too large for this machine ({type(error).__name__})", 2)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except Exception as error:
-        if isinstance(error, _USAGE):
-            _fail(str(error.format_message()), 2)  # type: ignore[attr-defined]
-        if os.environ.get("GALTON_DEBUG"):
-            raise
-        _fail(f"unexpected {type(error).__name__}: {error} (a bug; GALTON_DEBUG=1 shows where)", 1)
+def main() -> NoReturn:
+    """Runs the command line."""
+    run("galton", _main)
 
 
-def _fail(message: str, code: int) -> None:
-    print("galton: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
-    sys.exit(code)
+def _main() -> int | None:
+    from galton.cli import accounting, audit, comparison, optimization, plan, report  # noqa: F401
+
+    return app(sys.argv[1:] or ["--help"], standalone_mode=False)

@@ -116,7 +116,7 @@ def compare(
                 progress(f"{mechanism.name} at epsilon {epsilon:g}", place * len(levels) + index, total)
             setting = Setting(bins, epochs, Guarantee(epsilon, delta), workload)
             inputs = _inputs(mechanism.name, setting, described)
-            known = kept.get(inputs)
+            known = kept.get(inputs, __name__)
             try:
                 row = _row(known) or mechanism.row(setting, hint)
             except GaltonError as error:
@@ -125,7 +125,7 @@ def compare(
                 skipped[mechanism.name] = str(error)
                 break
             if known is None or row.to_json() != known:
-                kept.put(inputs, row.to_json())
+                kept.put(inputs, row.to_json(), __name__)
             rows.append(row)
             hint = row.bands
     if progress is not None:

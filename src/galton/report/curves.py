@@ -30,7 +30,7 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
     options, guarantee = options or Options(), plan.guarantee
     cache = cache or default_cache()
     key = {"what": "curve of a report", "plan": plan.digest, "points": points, "seed": options.seed}
-    known = cache.get(key)
+    known = cache.get(key, __name__)
     if known is not None:
         return Curve.from_json(known)
     grid = (np.linspace(0.0, REACH, points) * guarantee.epsilon).tolist()
@@ -39,7 +39,7 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
     claimed = [guarantee.delta if epsilon >= guarantee.epsilon else 1.0 for epsilon in curve.epsilons]
     uppers = np.minimum(np.array(curve.uppers) + np.array(lost), claimed)
     curve = replace(curve, uppers=tuple(np.minimum.accumulate(uppers).tolist()))
-    cache.put(key, curve.to_json())
+    cache.put(key, curve.to_json(), __name__)
     return curve
 
 

@@ -1,0 +1,159 @@
+"""The command line: `python -m reproduction NAME`, and `python -m reproduction fetch-cifar` for the data."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from galton.cli import options, show
+from galton.cli.running import new_app, run
+from galton.errors import InvalidArgument
+from reproduction.cifar.command import FETCH, STUDIES, CifarOptions, fetch_app, print_result, run_study
+
+if TYPE_CHECKING:
+    from galton.sampling.schedule import Progress
+    from reproduction.points import Point, Question
+    from reproduction.result import Recipe, Result
+
+    Make = Callable[[Recipe, Progress], tuple[Result, list[Path]] | None]
+
+PROGRAM = "python -m reproduction"
+FOLDER = Path(__file__).parent / "results"
+"""Where results go unless --output says otherwise: into the checkout, wherever it is run from."""
+
+app = new_app("reproduction", "")
+
+
+def main() -> NoReturn:
+    """Runs the command line."""
+    run("reproduction", _main)
+
+
+def _main() -> int | None:
+    words = sys.argv[1:]
+    if words[:1] == [FETCH]:
+        return fetch_app(words[1:], prog_name=f"{PROGRAM} {FETCH}", standalone_mode=False)
+    return app(words, prog_name=PROGRAM, standalone_mode=False)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which result, or all; --list names them.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Name all results and about how long they take.")] = False,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the files [reproduction/results].", show_default=False)
+    ] = FOLDER,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache or the folder holds.")] = False,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Text and pictures anew from what is in the folder.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn; kept with the result.")] = 1,
+    as_json: options.AsJson = False,
+    epsilon: Annotated[str, typer.Option(help="cifar: epsilons, separated by commas [0.5,1,2,4,8].")] = "",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="cifar: methods, by commas: bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, scaled-blt, "
+            "unamplified; of the practical study cut-balls-in-bins, shuffling, unamplified [all].",
+        ),
+    ] = "",
+    model: Annotated[str, typer.Option(help="cifar: network, vgg or cnn [cnn].")] = "",
+    trials: Annotated[int | None, typer.Option(help="cifar: runs of each, at the best learning rate [2].")] = None,
+    rate: Annotated[
+        str, typer.Option(help="cifar: learning rates to choose from [three that depend on epsilon].")
+    ] = "",
+    data: Annotated[Path | None, typer.Option(help="cifar: folder of the data [where fetch-cifar puts it].")] = None,
+    runs: Annotated[Path | None, typer.Option(help="cifar: folder for runs under way [in galton's cache].")] = None,
+) -> None:
+    """Regenerate a table or figure of the paper: CSV, plot, text, and where it comes from.
+
+    `all` makes everything but CIFAR-10 and can be stopped and started again: what the same code has made already is
+    left as it is, and points that were computed are not computed twice.
+
+    `cifar` and `cifar-practical` train: every run has its plan, can be stopped and goes on, and is kept. The data is
+    fetched by `python -m reproduction fetch-cifar`, which has a --help of its own.
+    """
+    from galton.cache import default_cache
+    from reproduction.points import Maker
+    from reproduction.registry import ALL, RESULTS, find_results
+    from reproduction.writing import is_made, regenerate
+    from reproduction.writing import redraw as draw_again
+
+    said = CifarOptions(epsilon, method, model, trials, rate, data, runs)
+    if list_:
+        said.refuse("--list")
+        return _list(RESULTS, as_json)
+    if name is None:
+        raise InvalidArgument("name", None, f"must be one of {', '.join((*RESULTS, *STUDIES, ALL))} ({PROGRAM} --list)")
+    if name == FETCH:
+        raise InvalidArgument("name", name, f"must come first: {PROGRAM} {FETCH} [options]")
+    if output.exists() and not output.is_dir():
+        raise InvalidArgument("output", str(output), "must be a folder")
+    if fresh and redraw:
+        raise InvalidArgument("redraw", redraw, "computes nothing, so that there is nothing to compute afresh")
+    if name in STUDIES:
+        if seed != 1:
+            raise InvalidArgument("seed", seed, f"is not for {name}: the seed of a run follows from its name")
+        if fresh:
+            raise InvalidArgument(
+                "fresh", fresh, f"is not for {name}, which runs what is missing: take another --output"
+            )
+        return run_study(name, said, output, redraw, as_json)
+    said.refuse(name)
+    recipes = find_results(name, tuple(STUDIES))
+    cache = default_cache().emptied() if fresh else default_cache()
+    memory: dict[Question, Point] = {}  # serves the next result, even where the cache must not
+
+    def make(recipe: Recipe, progress: Progress) -> tuple[Result, list[Path]] | None:
+        maker = Maker(cache, seed, progress, memory)
+        if redraw:
+            return draw_again(recipe, output)
+        if name == ALL and not fresh and is_made(recipe, maker, output):
+            return None
+        return regenerate(recipe, maker, output)
+
+    if name == ALL:
+        return _make_all(recipes, make, output, as_json)
+    with show.progress_bar() as progress:
+        made = make(recipes[0], progress)
+    assert made is not None
+    result, paths = made
+    return print_result(result, paths, output, as_json)
+
+
+def _list(results: dict[str, Recipe], as_json: bool) -> None:
+    if as_json:
+        titles = {one.name: one.title for one in results.values()}
+        return show.print_json(
+            {"results": titles | STUDIES, "minutes": {one.name: one.minutes for one in results.values()}}
+        )
+    rows = [(one.name, f"{one.title} (about {one.minutes:g} min)") for one in results.values()]
+    rows += [(name, f"{words}; not in `all`") for name, words in STUDIES.items()]
+    everything = "all of them; stop it with Ctrl-C, start it again and it goes on (under 3 hours on two cores)"
+    data = f"no result: gets the data for cifar and cifar-practical ({PROGRAM} {FETCH} --help)"
+    return show.print_table("results of the paper", [*rows, ("all", everything), (FETCH, data)])
+
+
+def _make_all(recipes: list[Recipe], make: Make, output: Path, as_json: bool) -> None:
+    """Makes one result after the other; one line each on stderr, so that a log shows how far it is."""
+    begun, made = time.perf_counter(), dict[str, Any]()
+    with show.progress_bar() as progress:
+        for index, recipe in enumerate(recipes):
+            progress(f"all | {recipe.name}", index, len(recipes))
+            start = time.perf_counter()
+            found = make(recipe, progress)
+            words = (
+                "already made" if found is None else f"{len(found[0].rows)} rows, {time.perf_counter() - start:.0f} s"
+            )
+            typer.echo(f"reproduction: {recipe.name} ({index + 1} of {len(recipes)}): {words}", err=True)
+            made[recipe.name] = "kept" if found is None else "made"
+        progress("all | done", len(recipes), len(recipes))
+    seconds = time.perf_counter() - begun
+    if as_json:
+        return show.print_json({"results": made, "path": str(output), "seconds": seconds})
+    return show.print_table("", [*made.items(), ("written to", str(output)), ("time", f"{seconds:.0f} s")])
