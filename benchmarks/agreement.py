@@ -50,7 +50,9 @@ def main() -> None:
         for epsilon in (0.25, 1.0, 4.0, 16.0):
             for delta in (1e-4, 1e-8, 1e-12):
                 at = pair.at(quick_multiplier(pair, epsilon, delta))
-                found = galton.delta(at, epsilon, galton.Options(adjacency="remove", rel_width=0.05, samples=200_000))
+                found = galton.delta(
+                    at, epsilon, galton.Adjacency.REMOVE, options=galton.Options(rel_width=0.05, samples=200_000)
+                )
                 one = found.by_direction[0]
                 how, value, error = independent(at, epsilon, delta)
                 usable = error < 0.1 * value

@@ -100,11 +100,12 @@ def pld_accounting_seconds(multiplier: float) -> float | None:
 def quick_multiplier(pair: galton.Pair, epsilon: float, target: float) -> float:
     """A multiplier with delta near the target, by the quick estimator alone."""
     highest = 1 / galton.gaussian_mu(epsilon, target)
+    directions = galton.Adjacency.ADD_OR_REMOVE.directions
 
     def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
-        both = directions("add-or-remove")
-        ones = [frozen_estimator(pair.at(multiplier), one, epsilon, blocks, step) for one in both]
-        return lambda other: max(one(other, epsilon).delta for one in ones)
+        designed = pair.at(multiplier)
+        estimators = [frozen_estimator(designed, direction, epsilon, blocks, step) for direction in directions]
+        return lambda other: max(estimator(other, epsilon).delta for estimator in estimators)
 
     start = galton.multiplier_upper_bound(pair, epsilon, target)
     return walk(design, target, start, (1e-3 * highest, highest), blocks_for(pair.modes))[0]
@@ -121,7 +122,7 @@ def main() -> None:
                 plain = plain_samples(delta)
                 multiplier = quick_multiplier(pair, epsilon, delta / TAU)
                 options = galton.Options(samples=MOST_SAMPLES)
-                found = galton.certify(pair.at(multiplier), epsilon, delta, options)
+                found = galton.certify(pair.at(multiplier), epsilon, delta, options=options)
                 row = {
                     "strategy": name,
                     "epsilon": epsilon,

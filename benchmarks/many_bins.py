@@ -40,7 +40,9 @@ def certificate(name: str, strategy: galton.Strategy, bins: int, multiplier: flo
         "samples": found.samples,
         "seconds_gram": prepared,
         "seconds_certify": found.seconds,
-        "merge_loss": merge_loss(strategy, pair.at(multiplier), epsilon, "add-or-remove") if pair.merged > 1 else None,
+        "merge_loss": merge_loss(strategy, pair.at(multiplier), epsilon, galton.Adjacency.ADD_OR_REMOVE)
+        if pair.merged > 1
+        else None,
         "peak_gigabytes": peak_gigabytes(),
     }
 
@@ -56,7 +58,8 @@ def losses() -> list[dict[str, Any]]:
     ):
         options = galton.Options(seed=1, rel_width=0.1, samples=200_000)
         found = [
-            galton.delta(galton.dominating_pair(strategy, 128, multiplier, f), 1.0, options).delta for f in (1, 2, 4, 8)
+            galton.delta(galton.dominating_pair(strategy, 128, multiplier, f), 1.0, options=options).delta
+            for f in (1, 2, 4, 8)
         ]
         rows.append({"strategy": name, "deltas": found, "factors": [value / found[0] for value in found]})
     return rows

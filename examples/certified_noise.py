@@ -14,8 +14,8 @@ def main() -> None:
     pair = galton.dominating_pair(strategy, BINS)
     with progress_bar() as progress:
         options = galton.Options(progress=progress)
-        found = galton.calibrate(pair, EPSILON, DELTA, options)
-        certificate = galton.certify(pair.at(found.noise_multiplier), EPSILON, DELTA, options)
+        found = galton.calibrate(pair, EPSILON, DELTA, options=options)
+        certificate = galton.certify(pair.at(found.noise_multiplier), EPSILON, DELTA, options=options)
     sigma = found.noise_multiplier * strategy.sensitivity(BINS)
     print_table(
         "balls-in-bins with correlated noise",

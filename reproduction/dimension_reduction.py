@@ -98,9 +98,9 @@ def reduction_rows(
             mixture, noise = two_bin_deltas(float(gram[0, 0]), float(gram[1, 1]), entry, epsilon)
             row: Row = {"epsilon": epsilon, "series": EXACT, "angle": angle, "gram_entry": entry}
             rows.append(row | {"mixture_first": mixture, "noise_first": noise, "delta": max(mixture, noise)})
-        found = certified_delta(pair, epsilon, replace(maker.options(DELTA), rel_width=0.01))
+        found = certified_delta(pair, epsilon, options=replace(maker.options(DELTA), rel_width=0.01))
         row = {"epsilon": epsilon, "series": GALTON, "gram_entry": float(pair.gram[0, 1])}
-        by_direction = {f"{one.direction.replace('-', '_')}": one.delta for one in found.by_direction}
+        by_direction = {estimate.direction.value.replace("-", "_"): estimate.delta for estimate in found.by_direction}
         rows.append(row | by_direction | {"delta": found.delta, "lower": found.lower, "upper": found.upper})
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
 

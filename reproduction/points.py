@@ -13,13 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from galton.accountants import ACCOUNTANTS
+from galton.accountants.peers import version_of
 from galton.accounting import Calibration, Options, calibrate
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.quick import quick_multiplier
-from galton.baselines import calibrate_poisson, calibrate_unamplified
-from galton.baselines.peers import version_of
 from galton.cache import Cache, Json
 from galton.errors import InvalidArgument, count
+from galton.guarantee import Guarantee
 from galton.optimization import optimize, unamplified_optimum
 from galton.optimization.spec import resolve_strategy
 from galton.pair import dominating_pair
@@ -38,6 +39,8 @@ SEED = 1
 UNAMPLIFIED, POISSON, BALLS = "unamplified", "poisson", "balls-in-bins"
 ESTIMATE = "balls-in-bins estimate"
 OPTIMIZED = "optimized"
+ANALYSES = {UNAMPLIFIED: "unamplified", POISSON: "cyclic-poisson"}
+"""Accountants of the methods that need no samples."""
 METHODS = (UNAMPLIFIED, POISSON, BALLS, ESTIMATE, OPTIMIZED)
 
 INNER = {"toeplitz": "blt:4", "blt:4+scale": "blt:4", "toeplitz+scale": "blt:4+scale"}
@@ -202,17 +205,18 @@ def short_memory(rounds: int) -> Toeplitz:
 def _accounted(question: Question, options: Options) -> Json:
     """A given C with the noise of its accountant."""
     strategy = resolve_strategy(question.strategy, question.bins, question.rounds)
-    at = (question.epsilon, question.delta)
-    if question.method == UNAMPLIFIED:
-        return _answer(question, strategy, calibrate_unamplified(strategy, question.bins, *at).noise_multiplier)
-    if question.method == POISSON:
-        return _answer(question, strategy, calibrate_poisson(strategy, question.bins, *at).noise_multiplier)
+    guarantee = Guarantee(question.epsilon, question.delta)
+    if question.method in ANALYSES:
+        figure = ACCOUNTANTS[ANALYSES[question.method]].calibrate(strategy, question.bins, guarantee)
+        return _answer(question, strategy, figure.noise_multiplier)
     pair = dominating_pair(strategy, question.bins)
     if question.method == ESTIMATE:
-        multiplier, _ = quick_multiplier(pair, question.epsilon, question.delta / TAU, options, options.fresh_seed())
+        multiplier, _ = quick_multiplier(
+            pair, guarantee.with_delta(guarantee.delta / TAU), options, options.fresh_seed()
+        )
         return _answer(question, strategy, multiplier)
-    found = calibrate(pair, *at, options, TAU)
-    return _answer(question, strategy, found.noise_multiplier, found)
+    calibration = calibrate(pair, guarantee, options=options, tau=TAU)
+    return _answer(question, strategy, calibration.noise_multiplier, calibration)
 
 
 def _optimized(question: Question, options: Options, start: Strategy | None) -> Json:

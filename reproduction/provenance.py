@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from galton import files
-from galton.baselines.peers import version_of
+from galton.accountants.peers import version_of
 from galton.cache import Json
 from galton.errors import GaltonError
 from galton.provenance import now

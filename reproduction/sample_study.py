@@ -11,6 +11,7 @@ from functools import cached_property
 
 from galton.accounting import Options
 from galton.errors import FloatArray, GaltonError
+from galton.guarantee import Guarantee
 from galton.optimization.families import BltFamily
 from galton.optimization.problem import Problem
 from galton.optimization.search import Target, descend, design, judge
@@ -53,7 +54,8 @@ class Study:
 
     def target(self, estimator: str, samples: int) -> Target:
         """Returns the guarantee, and how it is estimated."""
-        return Target(self.epsilon, self.delta / self.tau, Options(seed=self.seed), estimator, samples, self.seed)
+        guarantee = Guarantee(self.epsilon, self.delta / self.tau)
+        return Target(guarantee, Options(seed=self.seed), estimator, samples, self.seed)
 
     def rmse(self, estimator: str, samples: int) -> float | None:
         """Returns the RMSE that the search ends at, judged on 32,768 fresh importance samples; None: too few."""

@@ -16,6 +16,7 @@ from galton.accounting import Options, calibrate
 from galton.accounting.calibration import DEFAULT_TAU
 from galton.cache import Json
 from galton.errors import GaltonError
+from galton.guarantee import Guarantee
 from galton.optimization.descent import gradient_descent
 from galton.optimization.families import BltFamily
 from galton.optimization.problem import Problem
@@ -54,14 +55,14 @@ def paper_method(bins: int, epochs: int, seed: int = 1) -> dict[str, Any]:
     row: dict[str, Any] = {}
 
     def target(estimator: str, samples: int) -> Target:
-        return Target(EPSILON, DELTA / DEFAULT_TAU, Options(seed=seed), estimator, samples, seed)
+        return Target(Guarantee(EPSILON, DELTA / DEFAULT_TAU), Options(seed=seed), estimator, samples, seed)
 
     with wide_jax(), one_blas_thread():
         problem = Problem(BltFamily(rounds, 4), bins, prefix_sums(rounds))
         start = blt_starts(BltFamily(rounds, 4), bins)[0]
         reached = gradient_descent(problem, start, target("mixture", 512), STEPS, History())
         strategy = problem.family.strategy(reached)
-        found = calibrate(dominating_pair(strategy, bins), EPSILON, DELTA, Options(seed=seed), DEFAULT_TAU)
+        found = calibrate(dominating_pair(strategy, bins), EPSILON, DELTA, options=Options(seed=seed), tau=DEFAULT_TAU)
         row["paper_rmse"] = found.noise_multiplier * strategy.sensitivity(bins) * strategy.rmse()
         for samples, seconds in PAPER.items():
             gradient_descent(problem, reached, target("plain", 1024), 1, History())  # compiles

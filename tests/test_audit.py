@@ -12,15 +12,15 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from galton.audit.certified import certified_epsilon
+from galton.audit.whitening import Whitening
 from numpy.typing import NDArray
 
 from galton.accounting import Options
 from galton.audit import Audit, RealSystem, audit
 from galton.audit.bound import limit, rate_lower, rate_upper, visible_delta
-from galton.audit.certified import certified_epsilon
 from galton.audit.checks import FALSE_ALARM, Finding, binomial, chernoff, chi_square, judge, pearson, two_samples
 from galton.audit.system import Vector
-from galton.audit.whitening import Whitening
 from galton.batching import BallsInBins, Batch, Batches, Shuffle, StreamingBallsInBins, truncation
 from galton.cli import main
 from galton.errors import InvalidArgument

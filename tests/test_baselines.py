@@ -9,6 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from galton.baselines.allocation import allocation_delta
+from galton.baselines.bands import best_bands
+from galton.baselines.comparison import BASELINE
+from galton.baselines.figure import bands_of
+from galton.baselines.mechanism import row_from_json
+from galton.baselines.search import least_noise
+from galton.baselines.statement import statement_from_json
 from scipy.special import logsumexp
 
 from galton.baselines import (
@@ -35,13 +42,6 @@ from galton.baselines import (
     subsampled_delta,
 )
 from galton.baselines import mechanism as mechanism_module
-from galton.baselines.allocation import allocation_delta
-from galton.baselines.bands import best_bands
-from galton.baselines.comparison import BASELINE
-from galton.baselines.figure import bands_of
-from galton.baselines.mechanism import row_from_json
-from galton.baselines.search import least_noise
-from galton.baselines.statement import statement_from_json
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_delta, gaussian_mu
 from galton.guarantee import Direction

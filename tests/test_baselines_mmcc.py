@@ -8,11 +8,11 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as peer
+from galton.baselines.mixtures import Shift, row_distribution, sums_of_bernoullis
+from galton.baselines.posterior import RowGroup, chances, past
 from scipy.special import logsumexp, ndtr
 
 from galton.baselines import calibrate_mmcc, calibrate_poisson, calibrate_unamplified, mmcc_delta, subsampled_delta
-from galton.baselines.mixtures import Shift, row_distribution, sums_of_bernoullis
-from galton.baselines.posterior import RowGroup, chances, past
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
 from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, identity, square_root

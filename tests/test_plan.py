@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from galton.plan.accountants import room_for
+from galton.plan.guarantee import Certified
 
 import galton
 from galton.baselines import calibrate_poisson
@@ -17,9 +19,7 @@ from galton.batching import BallsInBins, CyclicPoisson, Poisson, truncation
 from galton.errors import InvalidArgument, InvalidFile
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.plan import Plan, load_plan, make_plan, save_plan, verify_plan
-from galton.plan.accountants import room_for
 from galton.plan.folder import PLAN, STRATEGY, SUMS
-from galton.plan.guarantee import Certified
 from galton.plan.plan import leaked
 from tests.marks import SLOW
 from tests.test_cli import galton as command

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from galton.plan.accountants import prove
+from galton.plan.guarantee import Certified
 from scipy.special import ndtr, ndtri
 
 from galton.accounting import Options
@@ -22,8 +24,6 @@ from galton.batching import BallsInBins, physical_size, truncation
 from galton.cache import Cache
 from galton.gaussian import gaussian_delta
 from galton.plan import Alternative, Plan, make_plan, save_plan
-from galton.plan.accountants import prove
-from galton.plan.guarantee import Certified
 from galton.plan.plan import Leak, leaked
 from galton.report import Curve, privacy_curve, render, words
 from galton.report.correlation import WINDOW, noise_correlation

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from galton.plan.guarantee import Certified
 
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import NoiseReused, key_from_seed
 from galton.noise.stream import MARGIN
 from galton.plan import Plan
-from galton.plan.guarantee import Certified
 from galton.training import PlanViolated, check_record
 from galton.training.jax import clipped_sum, private_updates, train
 from galton.training.run import ROUNDING

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from galton.accounting import Options
+from galton.batching import PLANNED
 from galton.errors import InvalidArgument, choice
 from galton.gaussian import gaussian_epsilon
+from galton.guarantee import Adjacency, Guarantee
 from galton.plan import Plan, load_plan, make_plan, save_plan
-from galton.plan.accountants import SAMPLINGS
 from galton.sampling.schedule import Progress
 
 BANDS = 100
@@ -63,9 +64,9 @@ class Method:
     cut: bool = False
 
     @property
-    def adjacency(self) -> str:
+    def adjacency(self) -> Adjacency:
         """Of the guarantee: where the size of batches is fixed, an example that goes leaves its place."""
-        return "zero-out" if self.cut or self.batching == "shuffle-once" else "add-or-remove"
+        return Adjacency.ZERO_OUT if self.cut or self.batching == "shuffle-once" else Adjacency.ADD_OR_REMOVE
 
     @property
     def rate_of(self) -> str:
@@ -132,8 +133,7 @@ def plan_for(
         return plan
     if source is not None:
         wanted["strategy"] = str(_place(ALL[method.noise_of], epsilon, folder) / "strategy.json")
-    options = Options(progress=progress, adjacency=method.adjacency)
-    plan = make_plan(**wanted, options=options)
+    plan = make_plan(**wanted, options=Options(progress=progress))
     save_plan(plan, place)
     return plan
 
@@ -159,8 +159,7 @@ def _wanted(method: Method, epsilon: float, examples: int, setting: Setting, sou
         "examples": examples,
         "batch_size": setting.batch_size,
         "epochs": setting.epochs,
-        "epsilon": epsilon,
-        "delta": setting.delta,
+        "epsilon": Guarantee(epsilon, setting.delta, method.adjacency),
         "strategy": method.strategy.format(bands=min(BANDS, examples // setting.batch_size * setting.epochs)),
         "batching": method.batching,
         "clip_norm": setting.clip_norm,
@@ -172,12 +171,12 @@ def _wanted(method: Method, epsilon: float, examples: int, setting: Setting, sou
 def _check_plan(plan: Plan, method: Method, wanted: dict[str, Any], source: Plan | None, place: Path) -> None:
     """Refuses a plan that is there but is not the one that is wanted."""
     pairs: dict[str, tuple[Any, Any]] = {
-        name: (getattr(plan, name), wanted[name]) for name in ("examples", "epochs", "epsilon", "delta", "clip_norm")
+        name: (getattr(plan, name), wanted[name]) for name in ("examples", "epochs", "clip_norm")
     }
+    pairs["guarantee"] = (str(plan.guarantee), str(wanted["epsilon"]))
     bins = round(wanted["examples"] / wanted["batch_size"])
     pairs["batch_size"] = (plan.examples / plan.bins, plan.examples / bins)
-    pairs["adjacency"] = (plan.adjacency, method.adjacency)
-    alike = SAMPLINGS[method.batching].make(plan.examples, plan.bins, plan.rounds, plan.strategy)
+    alike = PLANNED[method.batching](plan.examples, plan.bins, plan.rounds, plan.strategy)
     pairs["batching"] = (plan.scheme.kind, alike.kind)
     if wanted["physical"] is not None:
         pairs["physical"] = (plan.physical, wanted["physical"])

@@ -192,7 +192,7 @@ def run_trial(
         "loss": score.loss,
         "train_accuracy": measure(network, trained.params, seen).accuracy,
         "curve": looks.curve,
-        "guarantee": {"epsilon": plan.epsilon, "delta": plan.delta, "adjacency": plan.adjacency},
+        "guarantee": plan.guarantee.to_json(),
         "setup": setup,
         "order_of_sums": order_of_sums(network),
         "strategy": plan.spec if not method.noise_of else f"that of {method.noise_of}",

@@ -162,7 +162,7 @@ def known_bin(run: Run, adjacency: Adjacency, whitening: Whitening) -> Known:
 
 
 def _bins(run: Run, whitening: Whitening) -> tuple[NDArray[np.float32], FloatArray]:
-    bins, scale = cycle_of(run.scheme), run.sigma**-2
+    bins, scale = period_of(run.scheme), run.sigma**-2
     modes = whitening.apply(np.eye(bins)[np.arange(run.strategy.rounds) % bins])
     return (whitening.adjoint(modes) * scale).astype(np.float32), modes.T @ modes * scale
 
@@ -175,15 +175,15 @@ def unknown_coins(run: Run, whitening: Whitening) -> Coins:
     ]
     matrix = sparse.hstack(parts, format="csc")
     square = (matrix.T @ matrix) * scale
-    groups = cycle_of(run.scheme)
+    groups = period_of(run.scheme)
     return Coins(square.astype(np.float32).tocsr(), square.diagonal(), groups, run.scheme.sampling_probability)
 
 
-def cycle_of(scheme: Scheme) -> int:
+def period_of(scheme: Scheme) -> int:
     """Returns after how many rounds an example's turn comes again; batches without cycles cannot be audited."""
-    if scheme.cycle is None:
+    if scheme.period is None:
         raise InvalidArgument("scheme", scheme.kind, "batches that do not return in cycles cannot be audited")
-    return scheme.cycle
+    return scheme.period
 
 
 def _log_mean_exp(x: NDArray[Any]) -> FloatArray:

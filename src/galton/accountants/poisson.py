@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from galton.accountants.attacks import Attack, cycle_of, unknown_coins
+from galton.accountants.attacks import Attack, period_of, unknown_coins
 from galton.accountants.base import Accountant, Compared
 from galton.accountants.curve import Curve, point_by_point
 from galton.accountants.figure import Figure
@@ -111,19 +111,19 @@ class Poisson(CyclicPoisson):
 
 
 def _steps(run: Run) -> int:
-    return -(-run.strategy.rounds // cycle_of(run.scheme))
+    return -(-run.strategy.rounds // period_of(run.scheme))
 
 
 def check_groups(strategy: Strategy, scheme: Scheme, groups: int) -> None:
     """Refuses groups of examples other than those that were analysed."""
-    if scheme.cycle != groups:
-        remedy = f"has {groups} bands, but there are {scheme.cycle} groups of examples; take cyclic-poisson batches"
+    if scheme.period != groups:
+        remedy = f"has {groups} bands, but there are {scheme.period} groups of examples; take cyclic-poisson batches"
         raise InvalidArgument("strategy", strategy.kind, remedy)
 
 
 def coin_attack(accountant: Accountant, run: Run, whitening: Whitening) -> Attack:
     """Returns the attack on coins that are not known, where the rounds of a group are independent."""
-    if run.strategy.bands > cycle_of(run.scheme):
+    if run.strategy.bands > period_of(run.scheme):
         raise accountant.no_attack(run)
     return unknown_coins(run, whitening)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from galton.accountants.attacks import cycle_of
+from galton.accountants.attacks import period_of
 from galton.audit.checks import Finding, binomial, chernoff, chi_square, exact, pearson
 from galton.audit.participation import Ints, Participation
 from galton.errors import FloatArray
@@ -19,7 +19,7 @@ class BatchTally:
 
     def __init__(self, plan: Plan) -> None:
         scheme = plan.scheme
-        self._plan, self._cycle = plan, cycle_of(scheme)
+        self._plan, self._cycle = plan, period_of(scheme)
         taken = scheme.sampling_probability
         self._coins = taken < 1
         rest = [1 - taken] if taken < 1 else []

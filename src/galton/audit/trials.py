@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from galton.accountants.attacks import Attack, cycle_of
+from galton.accountants.attacks import Attack, period_of
 from galton.audit.participation import Ints, Participation, read
 from galton.audit.system import System
 from galton.errors import FloatArray, InvalidArgument
@@ -120,7 +120,7 @@ def run_once(
         (random.permutation(plan.examples) if streaming else None for _ in range(shape.realisations)),
     )
     watched = np.sort(random.choice(seen.total, shape.canaries, replace=False, shuffle=False))
-    places = seen.places(cycle_of(plan.scheme))[watched]
+    places = seen.places(period_of(plan.scheme))[watched]
     own = _owned(plan, places, random)
     taken = seen.matrix(watched)
     by_round = taken.tocsc()
@@ -160,7 +160,7 @@ def run_once(
 
 def _owned(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
     """Bins or groups; one that was never seen gets the group that it has by chance, given that it was not seen."""
-    weights = np.ones(cycle_of(plan.scheme))
+    weights = np.ones(period_of(plan.scheme))
     if plan.scheme.sampling_probability < 1:
         returns = np.bincount(np.arange(plan.rounds) % weights.size, minlength=weights.size)
         stay = 1 - plan.scheme.sampling_probability
@@ -173,7 +173,7 @@ def _whole(plan: Plan, seen: Participation, watched: Ints, places: Ints) -> NDAr
     """Who took part whenever they should; with coins that cannot be told where anyone was left out."""
     if plan.scheme.sampling_probability < 1:
         return np.asarray(seen.truncated.sum(axis=1)[watched // plan.examples] == 0)
-    cycle = cycle_of(plan.scheme)
+    cycle = period_of(plan.scheme)
     due = np.bincount(np.arange(plan.rounds) % cycle, minlength=cycle)
     return np.asarray((places >= 0) & (seen.counts()[watched] == due[places]))
 

@@ -62,7 +62,7 @@ class BallsInBins(Scheme):
         )
 
     @property
-    def cycle(self) -> int:
+    def period(self) -> int:
         return self.bins
 
     @property

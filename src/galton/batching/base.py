@@ -59,7 +59,7 @@ class Scheme(ABC):
 
     @property
     @abstractmethod
-    def cycle(self) -> int | None:
+    def period(self) -> int | None:
         """After how many rounds an example's turn comes again; None where turns do not come in cycles."""
 
     @property

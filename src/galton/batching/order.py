@@ -49,7 +49,7 @@ class FixedOrder(Scheme):
         return "an example is used in the same place of every epoch, in batches of a fixed size"
 
     @property
-    def cycle(self) -> int | None:
+    def period(self) -> int | None:
         return self.bins
 
     def sensitivity_if_known(self, strategy: Strategy) -> float:
@@ -121,7 +121,7 @@ class Shuffle(FixedOrder):
         return super().description
 
     @property
-    def cycle(self) -> int | None:
+    def period(self) -> int | None:
         return None if self._anew else self.bins
 
     def sensitivity_if_known(self, strategy: Strategy) -> float:

@@ -58,6 +58,10 @@ class CyclicPoisson(Scheme):
             "part with the same probability, independently"
         )
 
+    @property
+    def period(self) -> int:
+        return self.cycle
+
     def sensitivity_if_known(self, strategy: Strategy) -> float:
         return strategy.sensitivity(self.cycle)  # with known coins an example may be in every round of its group
 

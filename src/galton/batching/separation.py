@@ -60,7 +60,7 @@ class MinSeparation(Scheme):
         )
 
     @property
-    def cycle(self) -> None:
+    def period(self) -> None:
         return None
 
     def sensitivity_if_known(self, strategy: Strategy) -> float:
