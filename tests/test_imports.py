@@ -1,0 +1,109 @@
+"""Imports point one way: a room imports rooms above it in the table of docs/design.md, never below."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import galton
+
+PACKAGE = Path(galton.__file__).parent
+ROOT = PACKAGE.parent.parent
+FRAMEWORKS = {"torch", "opacus", "optax"}
+"""Only adapters may import these."""
+ADAPTERS = {"galton.training.jax", "galton.training.torch", "galton.training.opacus"}
+ADAPTER_PARTS = {"galton.training.torch_batches", "galton.training.opacus_batches"}
+
+
+def rooms() -> list[str]:
+    """The rooms in the order of docs/design.md: a row of its first table may name several, in order."""
+    text = (ROOT / "docs" / "design.md").read_text()
+    table = text.split("| room |", 1)[1].split("\n\n", 1)[0]
+    cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    return [name.removesuffix("/") for cell in cells for name in re.findall(r"`([a-z_/]+)`", cell)]
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those that only a type checker looks at."""
+    yield node
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        children = list(node.orelse)
+    for child in children:
+        yield from running(child)
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of all modules that a file imports, at its top or inside functions."""
+    names: set[str] = set()
+    for node in running(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            members = {f"{node.module}.{alias.name}" for alias in node.names}
+            within = members & set(MODULES)
+            names |= within if within == members else within | {node.module}
+    return names
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_the_table_names_every_room_once() -> None:
+    named = rooms()
+    assert len(named) == len(set(named))
+    assert set(named) == {room(module) for module in MODULES if module != "galton"}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "galton"])
+def test_imports_point_up_the_table(module: str) -> None:
+    order = rooms()
+    for imported in imports(MODULES[module]):
+        if not imported.startswith("galton"):
+            continue
+        assert imported != "galton", f"{module} imports from the public surface; import from the room itself"
+        allowed = order[: order.index(room(module)) + 1]
+        assert room(imported) in allowed, f"{module} imports {imported}, which is further down"
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    graph = {name: imports(path) & set(MODULES) - {name} for name, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for imported in sorted(graph[name]):
+                visit(imported, (*trail, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - ADAPTERS - ADAPTER_PARTS))
+def test_only_adapters_import_a_training_framework(module: str) -> None:
+    assert not {name.partition(".")[0] for name in imports(MODULES[module])} & FRAMEWORKS
+
+
+def test_nothing_imports_the_reproduction() -> None:
+    for module, path in MODULES.items():
+        assert not any(name.partition(".")[0] == "reproduction" for name in imports(path)), module
