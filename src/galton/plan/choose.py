@@ -13,6 +13,7 @@ from galton.optimization.spec import resolve_strategy
 from galton.plan.accountants import TAU, room_for
 from galton.plan.plan import Alternative
 from galton.strategies import Strategy
+from galton.strategies.grammar import PLAN, Source, parse_spec
 
 DEFAULTS = {
     "balls-in-bins": "blt:4+scale",
@@ -55,19 +56,20 @@ def choose(spec: str, accountant: str, setting: Setting, options: Options) -> Ch
     """Returns the strategy that `spec` names.
 
     Args:
-      spec: blt:D, toeplitz, toeplitz:W (each also +scale), banded:W or dense, optimised for the sampling; bandmf for
-        the best number of bands; best; or a strategy as elsewhere (identity, sqrt:W, bandmf:W, tree, a file).
+      spec: a family such as blt:4+scale, optimised for the sampling; bandmf for the best number of bands; best; or a
+        strategy as elsewhere (`strategies.grammar.PLAN` has all of them).
       accountant: the analysis of the sampling.
       setting: bins, epochs, guarantee and workload.
       options: adjacency, seed, workers and progress of the accountant.
     """
-    if spec == "best":
-        return _best(accountant, setting, options)
-    if spec == "bandmf":
+    parsed = parse_spec(spec, setting.rounds, PLAN)
+    if parsed.source is Source.COMPARISON:
+        if parsed.name == "best":
+            return _best(accountant, setting, options)
         if accountant not in _BANDED:
             raise InvalidArgument("strategy", spec, f"needs batches other than those of the accountant {accountant}")
         return Chosen(MECHANISMS[_BANDED[accountant]].solver(setting, None).strategy, None, ())
-    if not is_family(spec):
+    if parsed.source is not Source.FAMILY:
         return Chosen(resolve_strategy(spec, setting.bins, setting.rounds), None, ())
     if accountant == "unamplified":
         return Chosen(unamplified_optimum(spec, setting.bins, setting.rounds, setting.workload), None, ())
@@ -88,11 +90,6 @@ def choose(spec: str, accountant: str, setting: Setting, options: Options) -> Ch
     if found.interrupted:
         raise KeyboardInterrupt
     return Chosen(found.strategy, found.noise_multiplier, ())
-
-
-def is_family(spec: str) -> bool:
-    """Whether a name is that of a family to be optimised."""
-    return spec.removesuffix("+scale").partition(":")[0] in ("blt", "toeplitz", "banded", "dense")
 
 
 def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
