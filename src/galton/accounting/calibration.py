@@ -53,17 +53,17 @@ class Calibration:
 
 
 def calibrate(
-    pair: Pair, epsilon: float, target: float, options: Options | None = None, tau: float = DEFAULT_TAU
+    pair: Pair, epsilon: float, delta: float, options: Options | None = None, tau: float = DEFAULT_TAU
 ) -> Calibration:
-    """Returns the smallest noise multiplier at which delta(epsilon) is target / tau, checked on fresh samples.
+    """Returns the smallest noise multiplier at which delta(epsilon) is delta / tau, checked on fresh samples.
 
-    The room between target / tau and target is what a certificate needs to prove the claim. The multiplier of `pair`
-    is ignored. If the check's upper limit exceeds the target, the multiplier is raised until it does not: the
+    The room between delta / tau and delta is what a certificate needs to prove the claim. The multiplier of `pair`
+    is ignored. If the check's upper limit exceeds delta, the multiplier is raised until it does not: the
     answer errs towards more noise.
     """
     options = options or Options()
     positive("epsilon", epsilon)
-    probability("delta", target)
+    target = probability("delta", delta)
     if not 1.001 <= positive("tau", tau) <= 1000:
         raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000, so that there is room to prove the claim")
     start = time.perf_counter()

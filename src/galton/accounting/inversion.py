@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from galton.accounting.deterministic import delta_upper_bound, epsilon_upper_bound
-from galton.accounting.estimate import DirectionDelta, Interval, delta, observe
+from galton.accounting.estimate import DirectionDelta, Interval, observe
+from galton.accounting.estimate import delta as estimate_delta
 from galton.accounting.options import Options, derived_seed
 from galton.accounting.solve import walk
 from galton.errors import FloatArray, probability
@@ -47,15 +48,15 @@ class EpsilonEstimate:
         return asdict(self)
 
 
-def epsilon(pair: Pair, target: float, options: Options | None = None) -> EpsilonEstimate:
-    """Returns the epsilon at which delta is `target`, with limits.
+def epsilon(pair: Pair, delta: float, options: Options | None = None) -> EpsilonEstimate:
+    """Returns the epsilon at which delta(epsilon) is `delta`, with limits.
 
     A quick estimate places a grid of epsilons; fresh samples then bound delta at each grid point. The upper limit is
-    the least grid point from which on every upper limit on delta is at most `target`. It is below the truth only
+    the least grid point from which on every upper limit on delta is at most `delta`. It is below the truth only
     if the limit failed at the last grid point before the truth, a fixed point: no union over the grid is paid.
     """
     options = options or Options()
-    probability("delta", target)
+    target = probability("delta", delta)
     start = time.perf_counter()
     seed = options.fresh_seed()
     certain = epsilon_upper_bound(pair, target, options.adjacency)
@@ -66,7 +67,7 @@ def epsilon(pair: Pair, target: float, options: Options | None = None) -> Epsilo
     found: tuple[dict[str, Any], ...] = ()
     samples, name, value_range = 0, "none: the deterministic bound suffices", 0.0
     if guess == 0.0:
-        zero = delta(pair, 0.0, replace(options, seed=seed))
+        zero = estimate_delta(pair, 0.0, replace(options, seed=seed))
         samples, name, value_range = zero.samples, zero.sampler, zero.range
         limits = Interval(0.0, 0.0, 0.0 if zero.upper <= target else certain)
         found = tuple(_described(one) for one in zero.by_direction)

@@ -12,7 +12,7 @@ from galton.baselines.mechanism import Row, Setting, row_from_json
 from galton.baselines.peers import version_of
 from galton.baselines.registry import DEFAULT, find_mechanism
 from galton.cache import Cache, default_cache
-from galton.errors import GaltonError, InvalidArgument
+from galton.errors import GaltonError, InvalidArgument, positive
 from galton.sampling.schedule import Progress
 from galton.workloads import Training, Workload
 
@@ -102,7 +102,8 @@ def compare(
     names = DEFAULT if mechanisms is None else tuple(mechanisms)
     if not names:
         raise InvalidArgument("mechanisms", [], "must name at least one mechanism")
-    chosen = [find_mechanism(name) for name in dict.fromkeys((*names, baseline))]
+    asked = [find_mechanism(name, "mechanisms") for name in names]
+    chosen = list(dict.fromkeys((*asked, find_mechanism(baseline, "baseline"))))
     kept = cache or default_cache()
     described = _described(workload)
     rows: list[Row] = []
@@ -145,7 +146,7 @@ def compare(
 def _levels(epsilons: Sequence[float]) -> tuple[float, ...]:
     if not len(epsilons):
         raise InvalidArgument("epsilons", [], "must hold at least one epsilon")
-    return tuple(sorted({float(one) for one in epsilons}))
+    return tuple(sorted({positive(f"epsilons[{index}]", epsilon) for index, epsilon in enumerate(epsilons)}))
 
 
 def _row(value: dict[str, Any] | None) -> Row | None:

@@ -160,8 +160,8 @@ MECHANISMS: dict[str, Mechanism] = {one.name: one for one in _ALL}
 DEFAULT = tuple(one.name for one in _ALL if not one.slow)
 
 
-def find_mechanism(name: str) -> Mechanism:
-    """Returns the mechanism of this name."""
+def find_mechanism(name: str, argument: str = "mechanism") -> Mechanism:
+    """Returns the mechanism of this name; `argument` is where it was given."""
     if name not in MECHANISMS:
-        raise InvalidArgument("mechanism", name, "must be one of " + ", ".join(MECHANISMS))
+        raise InvalidArgument(argument, name, "must be one of " + ", ".join(MECHANISMS))
     return MECHANISMS[name]

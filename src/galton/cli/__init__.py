@@ -1,13 +1,20 @@
-"""The command line: `galton COMMAND`. Commands import what they need when they run, so that --help is quick."""
+"""The command line: `galton COMMAND`.
+
+Commands import what they need when they run, so that --help is quick; before that, only what their help is made of.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
+from galton.cli.groups import grouped
+from galton.cli.naming import Command
 from galton.errors import GaltonError
 
 # Usage errors of the parser under typer, which newer versions of typer bring along themselves.
@@ -22,6 +29,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function a command, with options in groups and errors that name them as they are typed."""
+    return app.command(cls=Command)(grouped(function))
 
 
 def main() -> None:

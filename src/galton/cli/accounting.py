@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from galton.cli import app, options, show
-from galton.cli.groups import grouped
+from galton.cli import command, options, show
 from galton.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -68,33 +67,33 @@ def _directions(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-@app.command()
-@grouped
+@command
 def delta(
     *,
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     epsilon: options.Epsilon,
-    how: options.Estimating,
-    crew: options.Crew,
+    settings: options.EstimationOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Delta at one epsilon, with certified limits."""
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
-    with crew.at_work(**asdict(how)) as working:
-        found = accounting.delta(pair, epsilon, working).to_json() | _described(mechanism.spec, strategy, pair)
+    with execution.options(**asdict(settings)) as accounting_options:
+        estimate = accounting.delta(pair, epsilon, accounting_options)
+        found = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, epsilon, how.adjacency)
+        _with_merge_loss(found, strategy, pair, epsilon, settings.adjacency)
     if as_json:
         return show.print_json(found)
     rows = [
-        _words(mechanism.spec, pair),
+        _words(mechanism.strategy, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-        ("epsilon", f"{epsilon:g}, {how.adjacency} adjacency"),
+        ("epsilon", f"{epsilon:g}, {settings.adjacency} adjacency"),
         ("delta", f"{found['delta']:.4g}"),
-        ("limits", f"[{found['lower']:.4g}, {found['upper']:.4g}] with confidence {how.confidence:g}"),
+        ("limits", f"[{found['lower']:.4g}, {found['upper']:.4g}] with confidence {settings.confidence:g}"),
         *_directions(found),
         *_merge_row(found),
         ("time", f"{found['seconds']:.1f} s, seed {found['seed']}"),
@@ -102,33 +101,33 @@ def delta(
     return show.print_table("delta", rows)
 
 
-@app.command()
-@grouped
+@command
 def epsilon(
     *,
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     delta: options.Delta,
-    how: options.Estimating,
-    crew: options.Crew,
+    settings: options.EstimationOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Epsilon at one delta, with certified limits."""
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
-    with crew.at_work(**asdict(how)) as working:
-        found = accounting.epsilon(pair, delta, working).to_json() | _described(mechanism.spec, strategy, pair)
+    with execution.options(**asdict(settings)) as accounting_options:
+        estimate = accounting.epsilon(pair, delta, accounting_options)
+        found = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, found["epsilon"], how.adjacency)
+        _with_merge_loss(found, strategy, pair, found["epsilon"], settings.adjacency)
     if as_json:
         return show.print_json(found)
     rows = [
-        _words(mechanism.spec, pair),
+        _words(mechanism.strategy, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-        ("delta", f"{delta:g}, {how.adjacency} adjacency"),
+        ("delta", f"{delta:g}, {settings.adjacency} adjacency"),
         ("epsilon", f"{found['epsilon']:.4f}"),
-        ("limits", f"[{found['lower']:.4f}, {found['upper']:.4f}] with confidence {how.confidence:g}"),
+        ("limits", f"[{found['lower']:.4f}, {found['upper']:.4f}] with confidence {settings.confidence:g}"),
         ("without sampling", f"at most {found['deterministic_upper']:.4f}, with certainty"),
         *_merge_row(found),
         ("time", f"{found['seconds']:.1f} s, {found['samples']:,} samples, seed {found['seed']}"),
@@ -136,16 +135,15 @@ def epsilon(
     return show.print_table("epsilon", rows)
 
 
-@app.command()
-@grouped
+@command
 def profile(
     *,
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     epsilons: Annotated[str | None, typer.Option(help="Comma-separated epsilons [a grid down to delta 1e-9].")] = None,
     points: Annotated[int, typer.Option(help="Points of the default grid.")] = 17,
-    how: options.Drawing,
-    crew: options.Crew,
+    settings: options.ProfileOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """The curve delta(epsilon), the trade-off curve and the best possible advantage of an adversary."""
@@ -153,27 +151,27 @@ def profile(
 
     strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
-    with crew.at_work(**asdict(how)) as working:
-        found = accounting.profile(pair, grid, points, working).to_json() | _described(mechanism.spec, strategy, pair)
+    with execution.options(**asdict(settings)) as accounting_options:
+        curve = accounting.profile(pair, grid, points, accounting_options)
+        found = curve.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
     if as_json:
         return show.print_json(found)
     columns = zip(found["epsilons"], found["deltas"], found["lowers"], found["uppers"], strict=True)
     show.print_grid(
-        f"privacy profile of {_words(mechanism.spec, pair)[1]}",
+        f"privacy profile of {_words(mechanism.strategy, pair)[1]}",
         ("epsilon", "delta", "lower", "upper"),
         [(f"{x:.4g}", f"{d:.3e}", f"{low:.3e}", f"{up:.3e}") for x, d, low, up in columns],
     )
     rows = [
         ("advantage", f"{found['advantage']:.4f}, at most {found['advantage_upper']:.4f} (total variation distance)"),
-        ("confidence", f"{how.confidence:g} for all limits at once"),
+        ("confidence", f"{settings.confidence:g} for all limits at once"),
         ("time", f"{found['seconds']:.1f} s, {found['samples']:,} samples, seed {found['seed']}"),
     ]
     return show.print_table("", rows)
 
 
-@app.command()
-@grouped
+@command
 def calibrate(
     *,
     mechanism: options.Mechanism,
@@ -181,8 +179,8 @@ def calibrate(
     delta: options.Delta,
     tau: Annotated[float, typer.Option(help="Aim at delta / tau, so that a certificate has room.")] = 1.05,
     workload: options.WorkloadName = "prefix",
-    how: options.Calibrating,
-    crew: options.Crew,
+    settings: options.CalibrationOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """The smallest noise multiplier for a target (epsilon, delta)."""
@@ -191,13 +189,13 @@ def calibrate(
 
     strategy, pair = mechanism.build()
     matrix = strategy.check_workload(parse_workload(workload, strategy.rounds))
-    with crew.at_work(**asdict(how)) as working:
-        calibrated = accounting.calibrate(pair, epsilon, delta, working, tau)
+    with execution.options(**asdict(settings)) as accounting_options:
+        calibrated = accounting.calibrate(pair, epsilon, delta, accounting_options, tau)
     multiplier = calibrated.noise_multiplier
     sensitivity = strategy.sensitivity(mechanism.bins)
     errors = strategy.row_errors(matrix)
     sigma = multiplier * sensitivity
-    found = calibrated.to_json() | _described(mechanism.spec, strategy, pair)
+    found = calibrated.to_json() | _described(mechanism.strategy, strategy, pair)
     found |= {
         "sigma": sigma,
         "sensitivity": sensitivity,
@@ -206,13 +204,13 @@ def calibrate(
         "max_error": sigma * float(errors.max()),
         "workload": workload,
     }
-    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, how.adjacency)
+    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, settings.adjacency)
     if as_json:
         return show.print_json(found)
     check = found["check"]
     rows = [
-        _words(mechanism.spec, pair),
-        ("target", f"({epsilon:g}, {delta:g})-DP, {how.adjacency} adjacency"),
+        _words(mechanism.strategy, pair),
+        ("target", f"({epsilon:g}, {delta:g})-DP, {settings.adjacency} adjacency"),
         ("noise multiplier", f"{multiplier:.5g} (sensitivity 1 over the whole run)"),
         ("per participation", f"{found['noise_multiplier_per_participation']:.5g} (largest column of C scaled to 1)"),
         ("sigma", f"{sigma:.5g} for C as given, clip norm 1"),
@@ -228,8 +226,7 @@ def calibrate(
     return show.print_table("calibration", rows)
 
 
-@app.command()
-@grouped
+@command
 def certify(
     *,
     mechanism: options.Mechanism,
@@ -241,8 +238,8 @@ def certify(
     ] = None,
     failure: Annotated[float | None, typer.Option(help="Failure probability of this attempt [0.0015 * delta].")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the certificate to this file.")] = None,
-    how: options.Verifying,
-    crew: options.Crew,
+    settings: options.CertificationOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Put a claim to the test once, with fresh randomness. Exit code 0: accepted; 3: rejected."""
@@ -251,17 +248,17 @@ def certify(
     if output is not None and output.is_dir():
         raise InvalidArgument("output", str(output), "is a folder; name a file")
     _, pair = mechanism.build(noise_multiplier)
-    with crew.at_work(**asdict(how)) as working:
-        found = accounting.certify(pair, epsilon, delta, working, tau, failure).to_json()
+    with execution.options(**asdict(settings)) as accounting_options:
+        found = accounting.certify(pair, epsilon, delta, accounting_options, tau, failure).to_json()
     if output is not None:
         files.write_text(output, json.dumps(found, indent=1, allow_nan=False) + "\n")
     if as_json:
         show.print_json(found)
     else:
         rows = [
-            _words(mechanism.spec, pair),
+            _words(mechanism.strategy, pair),
             ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
-            ("claim", f"({epsilon:g}, {delta:g})-DP, {how.adjacency} adjacency"),
+            ("claim", f"({epsilon:g}, {delta:g})-DP, {settings.adjacency} adjacency"),
             ("verdict", "ACCEPTED" if found["accepted"] else "REJECTED"),
             ("delta at most", f"{found['delta_upper']:.4g}"),
             ("failure probability", f"{found['failure_probability']:.2g} over {found['attempts']} attempt(s)"),

@@ -7,19 +7,15 @@ from typing import Annotated
 
 import typer
 
-from galton.cli import app, options, show
-from galton.cli.groups import grouped
+from galton.cli import command, options, show
 from galton.errors import InvalidArgument
+from galton.strategies.grammar import OPTIMIZATION
 
 
-@app.command()
-@grouped
+@command
 def optimize(
     *,
-    family: Annotated[
-        str,
-        typer.Argument(metavar="FAMILY", help="blt:D, toeplitz, toeplitz:W, each also +scale, banded:W or dense."),
-    ],
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"What C may be: {OPTIMIZATION.help}")],
     bins: options.Bins,
     epochs: options.Epochs,
     epsilon: options.Epsilon,
@@ -44,7 +40,7 @@ def optimize(
     tau: Annotated[float, typer.Option(help="Calibrate to delta / tau, so that a certificate has room.")] = 1.05,
     adjacency: options.Adjacency = "add-or-remove",
     confidence: options.Confidence = 0.999,
-    crew: options.Crew,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """The correlation matrix C with the least error at a target (epsilon, delta). Ctrl-C keeps the best so far."""
@@ -68,7 +64,7 @@ def optimize(
         return _classical(
             family, bins, total, epsilon, delta, matrix, workload, objective, participation, adjacency, output, as_json
         )
-    with crew.at_work(adjacency=adjacency, confidence=confidence) as working:
+    with execution.options(adjacency=adjacency, confidence=confidence) as accounting_options:
         found = run(
             family,
             bins,
@@ -81,9 +77,11 @@ def optimize(
             estimator=estimator,
             samples=samples,
             iterations=iterations,
-            options=working,
+            options=accounting_options,
             tau=tau,
-            watch=lambda stage, index, value: working.tell(f"optimising {stage} | {value:.5g}", index, index + 10),
+            watch=lambda stage, index, value: accounting_options.tell(
+                f"optimising {stage} | {value:.5g}", index, index + 10
+            ),
         )
     if output is not None:
         save_strategy(found.strategy, output)

@@ -12,6 +12,7 @@ import typer
 
 from galton.cli import show
 from galton.errors import InvalidArgument, count
+from galton.strategies.grammar import ANALYSIS
 
 if TYPE_CHECKING:
     from galton.accounting import Options
@@ -19,13 +20,7 @@ if TYPE_CHECKING:
     from galton.sampling import Pool
     from galton.strategies import Strategy
 
-Spec = Annotated[
-    str,
-    typer.Argument(
-        metavar="SPEC",
-        help="identity, sqrt, sqrt:W, bandmf:W, tree, or a file: strategy .json, .npy (Toeplitz column or dense C).",
-    ),
-]
+StrategyName = Annotated[str, typer.Argument(metavar="STRATEGY", help=f"C: {ANALYSIS.help}")]
 Bins = Annotated[int, typer.Option("--bins", "-b", help="Batches per epoch.")]
 Epochs = Annotated[int, typer.Option("--epochs", "-e", help="Passes over the data.")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of the run, if the last epoch is partial [bins * epochs].")]
@@ -71,7 +66,7 @@ def total_rounds(bins: int, epochs: int, rounds: int | None) -> int:
     if not bins * (epochs - 1) < total <= bins * epochs:
         raise InvalidArgument("rounds", total, f"must lie in the last of {epochs} epochs of {bins} bins")
     if total > 10**8:
-        raise InvalidArgument("bins * epochs", total, "must be at most 100 million rounds")
+        raise InvalidArgument("epochs", epochs, f"must make at most 100 million rounds, and {bins} bins make {total}")
     return total
 
 
@@ -92,7 +87,7 @@ def warn(message: str) -> None:
 class Mechanism:
     """What is analysed."""
 
-    spec: Spec
+    strategy: StrategyName
     bins: Bins
     epochs: Epochs
     rounds: Rounds = None
@@ -101,11 +96,11 @@ class Mechanism:
 
     def build(self, noise_multiplier: float = 1.0) -> tuple[Strategy, Pair]:
         """Returns strategy and pair."""
-        from galton.optimization.spec import resolve_strategy
+        from galton.optimization import resolve_strategy
         from galton.pair import dominating_pair, groups_for
 
         rounds = total_rounds(self.bins, self.epochs, self.rounds)
-        strategy = resolve_strategy(self.spec, self.bins, rounds, self.allow_negative)
+        strategy = resolve_strategy(self.strategy, self.bins, rounds, self.allow_negative)
         if strategy.has_negative:
             warn(
                 "C has negative entries: the pair of |C| is analysed, a valid but looser bound; "
@@ -116,14 +111,14 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """Which neighbours are told apart."""
+class AdjacencyOptions:
+    """Which data sets are neighbours."""
 
     adjacency: Adjacency = "add-or-remove"
 
 
 @dataclass(frozen=True)
-class Calibrating(Neighbours):
+class CalibrationOptions(AdjacencyOptions):
     """How noise is calibrated."""
 
     sampler: SamplerName = "auto"
@@ -132,7 +127,7 @@ class Calibrating(Neighbours):
 
 
 @dataclass(frozen=True)
-class Verifying(Neighbours):
+class CertificationOptions(AdjacencyOptions):
     """How a claim is put to the test."""
 
     sampler: SamplerName = "auto"
@@ -141,7 +136,7 @@ class Verifying(Neighbours):
 
 
 @dataclass(frozen=True)
-class Estimating(Verifying):
+class EstimationOptions(CertificationOptions):
     """How a number is estimated."""
 
     rel_width: RelWidth = 0.02
@@ -149,7 +144,7 @@ class Estimating(Verifying):
 
 
 @dataclass(frozen=True)
-class Drawing(Estimating):
+class ProfileOptions(EstimationOptions):
     """How a curve is estimated: more roughly."""
 
     samples: Samples = 1 << 20
@@ -157,19 +152,19 @@ class Drawing(Estimating):
 
 
 @dataclass(frozen=True)
-class Crew:
-    """Who computes samples, from which seed."""
+class Execution:
+    """Where samples are computed, and from which seed."""
 
     seed: Seed = None
     workers: Workers = 2
     cluster: Cluster = None
 
     @contextmanager
-    def at_work(self, **words: Any) -> Iterator[Options]:
+    def options(self, **settings: Any) -> Iterator[Options]:
         """Yields the accountant's options, with progress shown and the cluster, if any, connected for as long."""
         from galton.accounting import Options
 
-        options = Options(seed=self.seed, workers=self.workers, **words)
+        options = Options(seed=self.seed, workers=self.workers, **settings)
         with show.progress_bar() as progress, self._pool() as pool:
             yield replace(options, progress=progress, workers=pool)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from galton.cli import app, options, show
-from galton.cli.groups import grouped
+from galton.cli import command, options, show
+from galton.strategies.grammar import PLAN
 
 if TYPE_CHECKING:
     from galton.plan import Plan
@@ -17,8 +17,7 @@ REJECTED = 3
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a plan.")]
 
 
-@app.command()
-@grouped
+@command
 def plan(
     *,
     examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples in the data set.")],
@@ -29,10 +28,7 @@ def plan(
     output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the plan.")],
     strategy: Annotated[
         str,
-        typer.Option(
-            help="blt:D, toeplitz, toeplitz:W (each also +scale), banded:W, dense: optimised; bandmf: best number of "
-            "bands; best: compares several; or a SPEC (identity, sqrt:W, bandmf:W, tree, a file) [blt:4+scale]."
-        ),
+        typer.Option(help=f"C: {PLAN.help} [blt:4+scale, or what suits the batching]"),
     ] = "",
     batching: Annotated[
         str,
@@ -50,7 +46,7 @@ def plan(
     micro_batch: Annotated[int, typer.Option(help="Make the places of a batch a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
     adjacency: options.Adjacency = "add-or-remove",
-    crew: options.Crew,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Choose a strategy, calibrate the noise, certify the guarantee; write it all to one folder."""
@@ -58,7 +54,7 @@ def plan(
     from galton.plan.folder import check_free
 
     check_free(output)
-    with crew.at_work(adjacency=adjacency) as working:
+    with execution.options(adjacency=adjacency) as accounting_options:
         made = make_plan(
             examples=examples,
             batch_size=batch_size,
@@ -72,7 +68,7 @@ def plan(
             physical=physical,
             micro_batch=micro_batch,
             workload=workload,
-            options=working,
+            options=accounting_options,
         )
     save_plan(made, output)
     if as_json:
@@ -80,20 +76,19 @@ def plan(
     return show.print_table("plan", _rows(made, output))
 
 
-@app.command()
-@grouped
+@command
 def verify(
     *,
     folder: Folder,
-    crew: options.Crew,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a plan: that no byte was changed, and that fresh samples prove its guarantee again. Exit code 3 if not."""
     from galton.plan import load_plan, verify_plan
 
     made = load_plan(folder)
-    with crew.at_work(adjacency=made.adjacency) as working:
-        found = verify_plan(made, working)
+    with execution.options(adjacency=made.adjacency) as accounting_options:
+        found = verify_plan(made, accounting_options)
     if as_json:
         show.print_json(found.to_json() | {"path": str(folder)})
     else:

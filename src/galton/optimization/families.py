@@ -55,7 +55,7 @@ class Family(ABC):
 
     @abstractmethod
     def smaller(self) -> Family | None:
-        """Returns the smaller family that a search starts from, so that it never ends worse than there; None for a BLT."""
+        """Returns a smaller family, whose optimum a search starts from so that it never ends worse; None for a BLT."""
 
 
 class NamedFamily(Family):

@@ -1,6 +1,6 @@
 """How strategies and families are written: one grammar for the command line, for plans and for Python.
 
-A new name is one entry of `NOTATIONS`. A ready-made strategy says there how it is built; a family has a class of the same
+A new name is one entry of `NOTATIONS`. A ready-made strategy says there how it is built; a family has a class of that
 name in `optimization.families`.
 """
 
@@ -111,16 +111,20 @@ NOTATIONS = (
         build=square_root,
     ),
     Notation("tree", Source.FORMULA, "binary tree: DP-FTRL", build=lambda rounds, _: Tree(rounds)),
-    Notation(".json", Source.FILE, "strategy as galton optimize writes it"),
-    Notation(".npy", Source.FILE, "NumPy array: a Toeplitz column if it has one axis, C if it has two"),
     Notation("bandmf", Source.CLASSICAL, "W Toeplitz bands, optimised without amplification", Number("W", "bands")),
     Notation("bandmf", Source.COMPARISON, "the same with the best number of bands"),
     Notation("best", Source.COMPARISON, "the one with the least error of several"),
+    Notation(".json", Source.FILE, "strategy that galton optimize wrote"),
+    Notation(".npy", Source.FILE, "NumPy array: 1-D a Toeplitz column, 2-D all of C"),
     Notation("blt", Source.FAMILY, "BLT with D buffers", Number("D", "buffers", 10), scalable=True),
     Notation(
-        "toeplitz", Source.FAMILY, "Toeplitz, or W bands of it", Number("W", "bands", optional=True), scalable=True
+        "toeplitz",
+        Source.FAMILY,
+        "any Toeplitz C, or W bands of one",
+        Number("W", "bands", optional=True),
+        scalable=True,
     ),
-    Notation("banded", Source.FAMILY, "W bands, every column its own", Number("W", "bands")),
+    Notation("banded", Source.FAMILY, "W bands that change from column to column", Number("W", "bands")),
     Notation("dense", Source.FAMILY, "any lower-triangular C", most_rounds=1024),
 )
 """Every way to write a strategy or a family."""
@@ -134,7 +138,7 @@ _ELSEWHERE = {
     ),
     Source.FAMILY: (
         "has to be optimised first: galton optimize {text} --bins .. --epochs .. --epsilon .. --delta .. "
-        "-o strategy.json, then strategy.json in its place"
+        "-o strategy.json, then take strategy.json"
     ),
     Source.COMPARISON: "is for plans: galton plan --strategy {text} ..",
 }
@@ -168,9 +172,13 @@ class Context:
     @property
     def help(self) -> str:
         """What may be written and what it means: the help of a command."""
-        entries = _listed(f"{notation.usage} ({notation.summary})" for notation in self.notations)
+        families = [notation for notation in self.notations if notation.source is Source.FAMILY]
+        others = [notation for notation in self.notations if notation.source is not Source.FAMILY]
+        lists = [
+            _listed(f"{entry.usage} ({entry.summary})" for entry in group) for group in (others, families) if group
+        ]
         scalable = any(notation.scalable for notation in self.notations)
-        return entries + (f"; {SCALE} adds a weight per round." if scalable else ".")
+        return "; or the best of a family: ".join(lists) + (f"; {SCALE} adds a weight per round." if scalable else ".")
 
 
 READY_MADE = Context("strategy", "allowed here", frozenset({Source.FORMULA, Source.FILE}))
@@ -231,12 +239,13 @@ def parse_spec(text: str, rounds: int, context: Context) -> Spec:
     base, plus, suffix = text.partition("+")
     name, colon, digits = base.partition(":")
     notation = _meant(text, name, bool(colon), context)
+    others = f"{context.introduction}: {context.usages}"
     if notation is None:
-        if "/" in text or "." in text:
-            raise refusal(f"a strategy file ends in .json or .npy; {context.introduction}: {context.usages}")
+        if Source.FILE in context.sources and ("/" in text or "." in text):
+            raise refusal(f"a strategy file ends in .json or .npy; {others}")
         raise refusal(f"must be {context.usages}")
     if notation.source not in context.sources:
-        raise refusal(f"{_elsewhere(notation, text)}; {context.introduction}: {context.usages}")
+        raise refusal(f"{_elsewhere(notation, text)}; {others}")
     if notation.source is Source.FILE:
         return Spec(notation, path=text)
     if plus and not (notation.scalable and plus + suffix == SCALE):
@@ -245,7 +254,7 @@ def parse_spec(text: str, rounds: int, context: Context) -> Spec:
     if not notation.fits(bool(colon)):
         raise refusal(_misfit(notation, rounds, text))
     if notation.most_rounds is not None and rounds > notation.most_rounds:
-        raise refusal(f"is for at most {notation.most_rounds} rounds, and this run has {rounds}; take banded:W")
+        raise refusal(f"is for at most {notation.most_rounds} rounds, and this run has {rounds}; {others}")
     number = _number(digits) if colon else None
     if notation.number is not None and number is not None and not 1 <= number <= notation.number.largest(rounds):
         raise refusal(notation.number.allowed(rounds))
