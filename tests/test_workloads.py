@@ -122,7 +122,7 @@ def test_parse_workload_refuses_files_that_hold_no_matrix(tmp_path: Path) -> Non
         with pytest.raises(InvalidFile, match=name):
             parse_workload(str(tmp_path / name), 6)
     np.save(tmp_path / "matrix.npy", np.eye(7))
-    with pytest.raises(InvalidArgument, match="^workload = .*is for 7 rounds, not for the 6 of this run"):
+    with pytest.raises(InvalidArgument, match=r"^workload = .*is for 7 rounds, not for the 6 of this run"):
         parse_workload(str(tmp_path / "matrix.npy"), 6)
 
 
