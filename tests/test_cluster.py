@@ -293,4 +293,4 @@ def test_on_the_command_line(scheduler: str) -> None:
         "tls://127.0.0.1:9": "needs certificates in Dask's configuration, distributed.comm.tls",
     }.items():
         nobody = run("--cluster", address)
-        assert (nobody.returncode, nobody.stderr) == (2, f"galton: cluster = '{address}': {remedy}\n")
+        assert (nobody.returncode, nobody.stderr) == (2, f"galton: --cluster = '{address}': {remedy}\n")

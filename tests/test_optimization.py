@@ -848,40 +848,6 @@ def test_bandmf_is_a_strategy_everywhere() -> None:
     assert read(command("delta", "bandmf:2", *words, "--json"))["lower"] <= 1e-3
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("family", ["optimize", "blt:9", *SMALL]),
-        ("family", ["optimize", "blt:0", *SMALL]),
-        ("family", ["optimize", "nonsense", *SMALL]),
-        ("epsilon", ["optimize", "blt:1", *SMALL, "--epsilon", "nan"]),
-        ("delta", ["optimize", "blt:1", *SMALL, "--delta", "2"]),
-        ("tau", ["optimize", "blt:1", *SMALL, "--tau", "1"]),
-        ("method", ["optimize", "blt:1", *SMALL, "--method", "x"]),
-        ("estimator", ["optimize", "blt:1", *SMALL, "--estimator", "x"]),
-        ("objective", ["optimize", "blt:1", *SMALL, "--objective", "x"]),
-        ("workload", ["optimize", "blt:1", *SMALL, "--workload", "x"]),
-        ("adjacency", ["optimize", "blt:1", *SMALL, "--adjacency", "x"]),
-        ("participation", ["optimize", "blt:1", *SMALL, "--participation", "x"]),
-        ("participation", ["optimize", "dense", *SMALL, "--participation", "min-separation"]),
-        ("epsilon", ["optimize", "blt:1", *SMALL, "--participation", "fixed-order", "--epsilon", "0"]),
-        ("rounds", ["optimize", "blt:1", *SMALL, "--rounds", "9"]),
-        ("output", ["optimize", "blt:1", *SMALL, "-o", "c.txt"]),
-        ("plot", ["optimize", "blt:1", *SMALL, "--plot", "c.txt"]),
-        ("plot", ["optimize", "blt:1", *SMALL, "--plot", "nowhere/c.png"]),
-        ("strategy", ["calibrate", "bandmf:9", *SMALL]),
-        ("strategy", ["calibrate", "bandmf", *SMALL]),
-        ("strategy", ["calibrate", "bandmf:0", *SMALL]),
-    ],
-)
-def test_bad_words_are_one_line_and_exit_code_2(name: str, words: list[str]) -> None:
-    result = command(*words)
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.count("\n") == 1
-    assert name in result.err
-
-
 @pytest.mark.slow
 def test_ctrl_c_at_the_command_line_writes_the_best_so_far(tmp_path: Path) -> None:
     path = tmp_path / "c.json"

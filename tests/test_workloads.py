@@ -118,11 +118,12 @@ def test_parse_workload_refuses_other_texts_by_name(text: str) -> None:
 def test_parse_workload_refuses_files_that_hold_no_matrix(tmp_path: Path) -> None:
     np.save(tmp_path / "vector.npy", np.ones(6))
     (tmp_path / "text.npy").write_text("prefix")
-    with pytest.raises(InvalidArgument, match=r"^workload"):
-        parse_workload(str(tmp_path / "vector.npy"), 6)
-    for name in ("text.npy", "missing.npy"):
+    for name in ("vector.npy", "text.npy", "missing.npy"):
         with pytest.raises(InvalidFile, match=name):
             parse_workload(str(tmp_path / name), 6)
+    np.save(tmp_path / "matrix.npy", np.eye(7))
+    with pytest.raises(InvalidArgument, match=r"^workload = .*is for 7 rounds, not for the 6 of this run"):
+        parse_workload(str(tmp_path / "matrix.npy"), 6)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +138,8 @@ def test_parse_workload_refuses_files_that_hold_no_matrix(tmp_path: Path) -> Non
         (lambda: momentum(3, 0.9, [1.0, 1.0, -1.0]), "learning_rates"),
         (lambda: momentum(3, 0.9, [0.0, 0.0, 0.0]), "learning_rates"),
         (lambda: momentum(3, 0.9, [1.0, 1.0, float("inf")]), r"learning_rates\[2\]"),
-        (lambda: parse_workload("momentum:nan", 3), "momentum"),
-        (lambda: parse_workload("momentum:1", 3), "momentum"),
+        (lambda: parse_workload("momentum:nan", 3), "workload"),
+        (lambda: parse_workload("momentum:1", 3), "workload"),
         (lambda: MatrixWorkload(np.ones((2, 2))), "workload"),
         (lambda: MatrixWorkload(np.zeros((2, 2))), "workload"),
         (lambda: MatrixWorkload(np.ones((2, 1))), "workload"),

@@ -126,6 +126,9 @@ def groups_for(bins: int, most: int = 1024) -> int:
     size = next(size for size in range(2, bins + 1) if bins % size == 0 and bins // size <= most)
     if bins // size < 64:
         raise InvalidArgument(
-            "bins", bins, "has no divisor that leaves 64 to 1024 modes: take another number, or merge=1"
+            "bins",
+            bins,
+            "has no divisor that leaves 64 to 1024 modes: take another number of batches per epoch, or, to analyse a "
+            "given strategy, merge=1 (--merge 1)",
         )
     return size

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from galton.errors import FloatArray, InvalidArgument, array, count, positive, real
+from galton.errors import FloatArray, InvalidArgument, InvalidFile, array, count, positive, real
 
 
 class Workload(ABC):
@@ -136,9 +136,19 @@ def parse_workload(text: str, rounds: int) -> Workload:
             value = float(beta)
         except ValueError:
             raise InvalidArgument("workload", text, "momentum must be a number, as in momentum:0.95") from None
+        if not 0 <= value < 1:
+            raise InvalidArgument("workload", text, "momentum must be at least 0 and below 1")
         return momentum(rounds, value, cooldown(rounds) if plus else None)
     if text.endswith(".npy"):
         from galton.strategies.spec import read_npy
 
-        return MatrixWorkload(read_npy(text))
+        try:
+            workload = MatrixWorkload(read_npy(text))
+        except InvalidArgument as error:
+            raise InvalidFile(f"{text}: {error}") from None
+        if workload.rounds != rounds:
+            raise InvalidArgument(
+                "workload", text, f"is for {workload.rounds} rounds, not for the {rounds} of this run"
+            )
+        return workload
     raise InvalidArgument("workload", text, "must be prefix, momentum:BETA, momentum:BETA+cooldown or a .npy file")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from galton.cli import app, options, show
-from galton.cli.groups import grouped
+from galton.cli import command, options, show
 from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
 
@@ -71,36 +70,34 @@ def _directions(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-@app.command()
-@grouped
+@command
 def delta(
     *,
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     epsilon: options.Epsilon,
     adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
-    how: options.Estimating,
-    crew: options.Crew,
+    settings: options.EstimationOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Delta at one epsilon, with certified limits."""
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
-    with crew.at_work(**asdict(how)) as working:
-        found = accounting.delta(pair, epsilon, adjacency, options=working).to_json() | _described(
-            mechanism.spec, strategy, pair
-        )
+    with execution.options(**asdict(settings)) as accounting_options:
+        estimate = accounting.delta(pair, epsilon, adjacency, options=accounting_options)
+        found = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
         _with_merge_loss(found, strategy, pair, epsilon, adjacency)
     if as_json:
         return show.print_json(found)
     rows = [
-        _words(mechanism.spec, pair),
+        _words(mechanism.strategy, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
         ("epsilon", f"{epsilon:g}, {adjacency} adjacency"),
         ("delta", f"{found['delta']:.4g}"),
-        ("limits", f"[{found['lower']:.4g}, {found['upper']:.4g}] with confidence {how.confidence:g}"),
+        ("limits", f"[{found['lower']:.4g}, {found['upper']:.4g}] with confidence {settings.confidence:g}"),
         *_directions(found),
         *_merge_row(found),
         ("time", f"{found['seconds']:.1f} s, seed {found['seed']}"),
@@ -108,36 +105,34 @@ def delta(
     return show.print_table("delta", rows)
 
 
-@app.command()
-@grouped
+@command
 def epsilon(
     *,
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     delta: options.Delta,
     adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
-    how: options.Estimating,
-    crew: options.Crew,
+    settings: options.EstimationOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Epsilon at one delta, with certified limits."""
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
-    with crew.at_work(**asdict(how)) as working:
-        found = accounting.epsilon(pair, delta, adjacency, options=working).to_json() | _described(
-            mechanism.spec, strategy, pair
-        )
+    with execution.options(**asdict(settings)) as accounting_options:
+        estimate = accounting.epsilon(pair, delta, adjacency, options=accounting_options)
+        found = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
         _with_merge_loss(found, strategy, pair, found["epsilon"], adjacency)
     if as_json:
         return show.print_json(found)
     rows = [
-        _words(mechanism.spec, pair),
+        _words(mechanism.strategy, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
         ("delta", f"{delta:g}, {adjacency} adjacency"),
         ("epsilon", f"{found['epsilon']:.4f}"),
-        ("limits", f"[{found['lower']:.4f}, {found['upper']:.4f}] with confidence {how.confidence:g}"),
+        ("limits", f"[{found['lower']:.4f}, {found['upper']:.4f}] with confidence {settings.confidence:g}"),
         ("without sampling", f"at most {found['deterministic_upper']:.4f}, with certainty"),
         *_merge_row(found),
         ("time", f"{found['seconds']:.1f} s, {found['samples']:,} samples, seed {found['seed']}"),
@@ -145,8 +140,7 @@ def epsilon(
     return show.print_table("epsilon", rows)
 
 
-@app.command()
-@grouped
+@command
 def profile(
     *,
     mechanism: options.Mechanism,
@@ -154,8 +148,8 @@ def profile(
     epsilons: Annotated[str | None, typer.Option(help="Comma-separated epsilons [a grid down to delta 1e-9].")] = None,
     points: Annotated[int, typer.Option(help="Points of the default grid.")] = 17,
     adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
-    how: options.Drawing,
-    crew: options.Crew,
+    settings: options.ProfileOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """The curve delta(epsilon), the trade-off curve and the best possible advantage of an adversary."""
@@ -163,28 +157,27 @@ def profile(
 
     strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
-    with crew.at_work(**asdict(how)) as working:
-        curve = accounting.profile(pair, grid, adjacency, points=points, options=working)
-        found = curve.to_json() | _described(mechanism.spec, strategy, pair)
+    with execution.options(**asdict(settings)) as accounting_options:
+        curve = accounting.profile(pair, grid, adjacency, points=points, options=accounting_options)
+        found = curve.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
     if as_json:
         return show.print_json(found)
     columns = zip(found["epsilons"], found["deltas"], found["lowers"], found["uppers"], strict=True)
     show.print_grid(
-        f"privacy profile of {_words(mechanism.spec, pair)[1]}",
+        f"privacy profile of {_words(mechanism.strategy, pair)[1]}",
         ("epsilon", "delta", "lower", "upper"),
         [(f"{x:.4g}", f"{d:.3e}", f"{low:.3e}", f"{up:.3e}") for x, d, low, up in columns],
     )
     rows = [
         ("advantage", f"{found['advantage']:.4f}, at most {found['advantage_upper']:.4f} (total variation distance)"),
-        ("confidence", f"{how.confidence:g} for all limits at once"),
+        ("confidence", f"{settings.confidence:g} for all limits at once"),
         ("time", f"{found['seconds']:.1f} s, {found['samples']:,} samples, seed {found['seed']}"),
     ]
     return show.print_table("", rows)
 
 
-@app.command()
-@grouped
+@command
 def calibrate(
     *,
     mechanism: options.Mechanism,
@@ -193,8 +186,8 @@ def calibrate(
     tau: Annotated[float, typer.Option(help="Aim at delta / tau, so that a certificate has room.")] = 1.05,
     workload: options.WorkloadName = "prefix",
     adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
-    how: options.Calibrating,
-    crew: options.Crew,
+    settings: options.CalibrationOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """The smallest noise multiplier for a target (epsilon, delta)."""
@@ -204,13 +197,13 @@ def calibrate(
     guarantee = Guarantee(epsilon, delta, adjacency)
     strategy, pair = mechanism.build()
     matrix = strategy.check_workload(parse_workload(workload, strategy.rounds))
-    with crew.at_work(**asdict(how)) as working:
-        calibrated = accounting.calibrate(pair, guarantee, options=working, tau=tau)
+    with execution.options(**asdict(settings)) as accounting_options:
+        calibrated = accounting.calibrate(pair, guarantee, options=accounting_options, tau=tau)
     multiplier = calibrated.noise_multiplier
     sensitivity = strategy.sensitivity(mechanism.bins)
     errors = strategy.row_errors(matrix)
     sigma = multiplier * sensitivity
-    found = calibrated.to_json() | _described(mechanism.spec, strategy, pair)
+    found = calibrated.to_json() | _described(mechanism.strategy, strategy, pair)
     found |= {
         "sigma": sigma,
         "sensitivity": sensitivity,
@@ -224,7 +217,7 @@ def calibrate(
         return show.print_json(found)
     check = found["check"]
     rows = [
-        _words(mechanism.spec, pair),
+        _words(mechanism.strategy, pair),
         ("target", str(guarantee)),
         ("noise multiplier", f"{multiplier:.5g} (sensitivity 1 over the whole run)"),
         ("per participation", f"{found['noise_multiplier_per_participation']:.5g} (largest column of C scaled to 1)"),
@@ -241,8 +234,7 @@ def calibrate(
     return show.print_table("calibration", rows)
 
 
-@app.command()
-@grouped
+@command
 def certify(
     *,
     mechanism: options.Mechanism,
@@ -255,8 +247,8 @@ def certify(
     failure: Annotated[float | None, typer.Option(help="Failure probability of this attempt [0.0015 * delta].")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the certificate to this file.")] = None,
     adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
-    how: options.Verifying,
-    crew: options.Crew,
+    settings: options.CertificationOptions,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Put a claim to the test once, with fresh randomness. Exit code 0: accepted; 3: rejected."""
@@ -266,15 +258,16 @@ def certify(
         raise InvalidArgument("output", str(output), "is a folder; name a file")
     guarantee = Guarantee(epsilon, delta, adjacency)
     _, pair = mechanism.build(noise_multiplier)
-    with crew.at_work(**asdict(how)) as working:
-        found = accounting.certify(pair, guarantee, options=working, tau=tau, failure=failure).to_json()
+    with execution.options(**asdict(settings)) as accounting_options:
+        certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)
+    found = certificate.to_json()
     if output is not None:
         files.write_text(output, json.dumps(found, indent=1, allow_nan=False) + "\n")
     if as_json:
         show.print_json(found)
     else:
         rows = [
-            _words(mechanism.spec, pair),
+            _words(mechanism.strategy, pair),
             ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
             ("claim", str(guarantee)),
             ("verdict", "ACCEPTED" if found["accepted"] else "REJECTED"),

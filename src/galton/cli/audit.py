@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from galton.cli import app, options, show
+from galton.cli import command, options, show
 from galton.cli.plan import Folder
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 INCONSISTENT = 3
 
 
-@app.command()
+@command
 def audit(
     folder: Folder,
     seconds: Annotated[float, typer.Option(help="About how long it may take.")] = 60.0,

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from galton.cli import app, options, show
+from galton.cli import command, options, show
 
 if TYPE_CHECKING:
     from galton.comparison import Comparison, Row
 
 
-@app.command()
+@command
 def compare(
     bins: options.Bins = 0,
     epochs: options.Epochs = 0,
-    epsilon: Annotated[str, typer.Option(help="One epsilon, or several separated by commas.")] = "",
+    epsilons: Annotated[
+        str, typer.Option("--epsilons", "--epsilon", help="One epsilon, or several separated by commas.")
+    ] = "",
     delta: options.Delta = 0.0,
     list_: Annotated[bool, typer.Option("--list", help="Name all mechanisms and their standing.")] = False,
     mechanisms: Annotated[
@@ -48,8 +50,9 @@ def compare(
     if plot is not None:
         check_plot_path(plot)
     names = None if mechanisms is None else list(MECHANISMS) if mechanisms == "all" else mechanisms.split(",")
-    matrix = None if workload == "prefix" else parse_workload(workload, options.total_rounds(bins, epochs, None))
-    levels = options.numbers("epsilon", epsilon)
+    rounds = options.total_rounds(bins, epochs, None)
+    matrix = None if workload == "prefix" else parse_workload(workload, rounds)
+    levels = options.numbers("epsilons", epsilons)
     with show.progress_bar() as progress:
         found = run(
             bins,

@@ -7,20 +7,16 @@ from typing import Annotated
 
 import typer
 
-from galton.cli import app, options, show
-from galton.cli.groups import grouped
+from galton.cli import command, options, show
 from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
+from galton.strategies.grammar import OPTIMIZATION
 
 
-@app.command()
-@grouped
+@command
 def optimize(
     *,
-    family: Annotated[
-        str,
-        typer.Argument(metavar="FAMILY", help="blt:D, toeplitz, toeplitz:W, each also +scale, banded:W or dense."),
-    ],
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"What C may be: {OPTIMIZATION.help}")],
     bins: options.Bins,
     epochs: options.Epochs,
     epsilon: options.Epsilon,
@@ -45,7 +41,7 @@ def optimize(
     tau: Annotated[float, typer.Option(help="Calibrate to delta / tau, so that a certificate has room.")] = 1.05,
     adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
     confidence: options.Confidence = 0.999,
-    crew: options.Crew,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """The correlation matrix C with the least error at a target (epsilon, delta). Ctrl-C keeps the best so far."""
@@ -68,7 +64,7 @@ def optimize(
         if plot is not None:
             raise InvalidArgument("plot", str(plot), "is for balls-in-bins: the classical optimum needs no search")
         return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)
-    with crew.at_work(confidence=confidence) as working:
+    with execution.options(confidence=confidence) as accounting_options:
         found = run(
             family,
             bins,
@@ -80,9 +76,11 @@ def optimize(
             estimator=estimator,
             samples=samples,
             iterations=iterations,
-            options=working,
+            options=accounting_options,
             tau=tau,
-            watch=lambda stage, index, value: working.tell(f"optimising {stage} | {value:.5g}", index, index + 10),
+            watch=lambda stage, index, value: accounting_options.tell(
+                f"optimising {stage} | {value:.5g}", index, index + 10
+            ),
         )
     if output is not None:
         save_strategy(found.strategy, output)

@@ -13,6 +13,7 @@ import typer
 from galton.cli import show
 from galton.errors import InvalidArgument, count
 from galton.guarantee import Adjacency
+from galton.strategies.grammar import ANALYSIS
 
 if TYPE_CHECKING:
     from galton.accounting import Options
@@ -20,13 +21,7 @@ if TYPE_CHECKING:
     from galton.sampling import Pool
     from galton.strategies import Strategy
 
-Spec = Annotated[
-    str,
-    typer.Argument(
-        metavar="SPEC",
-        help="identity, sqrt, sqrt:W, bandmf:W, tree, or a file: strategy .json, .npy (Toeplitz column or dense C).",
-    ),
-]
+StrategyName = Annotated[str, typer.Argument(metavar="STRATEGY", help=f"C: {ANALYSIS.help}")]
 Bins = Annotated[int, typer.Option("--bins", "-b", help="Batches per epoch.")]
 Epochs = Annotated[int, typer.Option("--epochs", "-e", help="Passes over the data.")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of the run, if the last epoch is partial [bins * epochs].")]
@@ -74,7 +69,7 @@ def total_rounds(bins: int, epochs: int, rounds: int | None) -> int:
     if not bins * (epochs - 1) < total <= bins * epochs:
         raise InvalidArgument("rounds", total, f"must lie in the last of {epochs} epochs of {bins} bins")
     if total > 10**8:
-        raise InvalidArgument("bins * epochs", total, "must be at most 100 million rounds")
+        raise InvalidArgument("epochs", epochs, f"must make at most 100 million rounds, and {bins} bins make {total}")
     return total
 
 
@@ -95,7 +90,7 @@ def warn(message: str) -> None:
 class Mechanism:
     """What is analysed."""
 
-    spec: Spec
+    strategy: StrategyName
     bins: Bins
     epochs: Epochs
     rounds: Rounds = None
@@ -104,11 +99,11 @@ class Mechanism:
 
     def build(self, noise_multiplier: float = 1.0) -> tuple[Strategy, Pair]:
         """Returns strategy and pair."""
-        from galton.optimization.spec import resolve_strategy
+        from galton.optimization import resolve_strategy
         from galton.pair import dominating_pair, groups_for
 
         rounds = total_rounds(self.bins, self.epochs, self.rounds)
-        strategy = resolve_strategy(self.spec, self.bins, rounds, self.allow_negative)
+        strategy = resolve_strategy(self.strategy, self.bins, rounds, self.allow_negative)
         if strategy.has_negative:
             warn(
                 "C has negative entries: the pair of |C| is analysed, a valid but looser bound; "
@@ -119,7 +114,7 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class Calibrating:
+class CalibrationOptions:
     """How noise is calibrated."""
 
     sampler: SamplerName = "auto"
@@ -128,7 +123,7 @@ class Calibrating:
 
 
 @dataclass(frozen=True)
-class Verifying:
+class CertificationOptions:
     """How a claim is put to the test."""
 
     sampler: SamplerName = "auto"
@@ -137,7 +132,7 @@ class Verifying:
 
 
 @dataclass(frozen=True)
-class Estimating(Verifying):
+class EstimationOptions(CertificationOptions):
     """How a number is estimated."""
 
     rel_width: RelWidth = 0.02
@@ -145,7 +140,7 @@ class Estimating(Verifying):
 
 
 @dataclass(frozen=True)
-class Drawing(Estimating):
+class ProfileOptions(EstimationOptions):
     """How a curve is estimated: more roughly."""
 
     samples: Samples = 1 << 20
@@ -153,19 +148,19 @@ class Drawing(Estimating):
 
 
 @dataclass(frozen=True)
-class Crew:
-    """Who computes samples, from which seed."""
+class Execution:
+    """Where samples are computed, and from which seed."""
 
     seed: Seed = None
     workers: Workers = 2
     cluster: Cluster = None
 
     @contextmanager
-    def at_work(self, **words: Any) -> Iterator[Options]:
+    def options(self, **settings: Any) -> Iterator[Options]:
         """Yields the accountant's options, with progress shown and the cluster, if any, connected for as long."""
         from galton.accounting import Options
 
-        options = Options(seed=self.seed, workers=self.workers, **words)
+        options = Options(seed=self.seed, workers=self.workers, **settings)
         with show.progress_bar() as progress, self._pool() as pool:
             yield replace(options, progress=progress, workers=pool)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from galton.cli import app, options, show
-from galton.cli.groups import grouped
+from galton.cli import command, options, show
 from galton.guarantee import Adjacency, Guarantee
+from galton.strategies.grammar import PLAN
 
 if TYPE_CHECKING:
     from galton.plan import Plan
@@ -18,8 +18,7 @@ REJECTED = 3
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a plan.")]
 
 
-@app.command()
-@grouped
+@command
 def plan(
     *,
     examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples in the data set.")],
@@ -30,10 +29,7 @@ def plan(
     output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the plan.")],
     strategy: Annotated[
         str,
-        typer.Option(
-            help="blt:D, toeplitz, toeplitz:W (each also +scale), banded:W, dense: optimised; bandmf: best number of "
-            "bands; best: compares several; or a SPEC (identity, sqrt:W, bandmf:W, tree, a file) [blt:4+scale]."
-        ),
+        typer.Option(help=f"C: {PLAN.help} [blt:4+scale, or what suits the batching]"),
     ] = "",
     batching: Annotated[
         str,
@@ -51,7 +47,7 @@ def plan(
     micro_batch: Annotated[int, typer.Option(help="Make the places of a batch a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
     adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
-    crew: options.Crew,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Choose a strategy, calibrate the noise, certify the guarantee; write it all to one folder."""
@@ -60,7 +56,7 @@ def plan(
 
     guarantee = Guarantee(epsilon, delta, adjacency)
     check_free(output)
-    with crew.at_work() as working:
+    with execution.options() as accounting_options:
         made = make_plan(
             guarantee,
             examples=examples,
@@ -73,7 +69,7 @@ def plan(
             physical=physical,
             micro_batch=micro_batch,
             workload=workload,
-            options=working,
+            options=accounting_options,
         )
     save_plan(made, output)
     if as_json:
@@ -81,20 +77,19 @@ def plan(
     return show.print_table("plan", _rows(made, output))
 
 
-@app.command()
-@grouped
+@command
 def verify(
     *,
     folder: Folder,
-    crew: options.Crew,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a plan: that no byte was changed, and that fresh samples prove its guarantee again. Exit code 3 if not."""
     from galton.plan import load_plan, verify_plan
 
     made = load_plan(folder)
-    with crew.at_work() as working:
-        found = verify_plan(made, working)
+    with execution.options() as accounting_options:
+        found = verify_plan(made, accounting_options)
     if as_json:
         show.print_json(found.to_json() | {"path": str(folder)})
     else:

@@ -7,18 +7,16 @@ from typing import Annotated
 
 import typer
 
-from galton.cli import app, options, show
-from galton.cli.groups import grouped
+from galton.cli import command, options, show
 from galton.cli.plan import Folder
 
 
-@app.command()
-@grouped
+@command
 def report(
     *,
     folder: Folder,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [DIR/report.html].")] = None,
-    crew: options.Crew,
+    execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
     """Write a plan as one HTML page, with plots: what it guarantees, why, at what cost."""
@@ -26,8 +24,8 @@ def report(
     from galton.report import REPORT, write_report
 
     made = load_plan(folder)
-    with crew.at_work() as working:
-        path = write_report(made, output or folder / REPORT, working)
+    with execution.options() as accounting_options:
+        path = write_report(made, output or folder / REPORT, accounting_options)
     if as_json:
         return show.print_json({"path": str(path), "plan": made.digest})
     return show.print_table("report", [("plan", made.digest), ("written", str(path))])

@@ -112,8 +112,8 @@ MECHANISMS: dict[str, Mechanism] = {mechanism.name: mechanism for mechanism in _
 DEFAULT = tuple(mechanism.name for mechanism in MECHANISMS.values() if not mechanism.slow)
 
 
-def find_mechanism(name: str) -> Mechanism:
-    """Returns the mechanism of this name."""
+def find_mechanism(name: str, argument: str = "mechanism") -> Mechanism:
+    """Returns the mechanism of this name; `argument` is where it was given."""
     if name not in MECHANISMS:
-        raise InvalidArgument("mechanism", name, "must be one of " + ", ".join(MECHANISMS))
+        raise InvalidArgument(argument, name, "must be one of " + ", ".join(MECHANISMS))
     return MECHANISMS[name]

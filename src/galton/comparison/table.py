@@ -13,7 +13,7 @@ from galton.accountants.peers import version_of
 from galton.cache import Cache, default_cache
 from galton.comparison.mechanism import Row
 from galton.comparison.registry import DEFAULT, find_mechanism
-from galton.errors import GaltonError, InvalidArgument
+from galton.errors import GaltonError, InvalidArgument, positive
 from galton.guarantee import Guarantee
 from galton.sampling.schedule import Progress
 from galton.workloads import Training, Workload
@@ -103,7 +103,8 @@ def compare(
     names = DEFAULT if mechanisms is None else tuple(mechanisms)
     if not names:
         raise InvalidArgument("mechanisms", [], "must name at least one mechanism")
-    chosen = [find_mechanism(name) for name in dict.fromkeys((*names, baseline))]
+    asked = [find_mechanism(name, "mechanisms") for name in names]
+    chosen = list(dict.fromkeys((*asked, find_mechanism(baseline, "baseline"))))
     kept = cache or default_cache()
     described = _described(workload)
     rows: list[Row] = []
@@ -146,7 +147,7 @@ def compare(
 def _levels(epsilons: Sequence[float]) -> tuple[float, ...]:
     if not len(epsilons):
         raise InvalidArgument("epsilons", [], "must hold at least one epsilon")
-    return tuple(sorted({float(epsilon) for epsilon in epsilons}))
+    return tuple(sorted({positive(f"epsilons[{index}]", epsilon) for index, epsilon in enumerate(epsilons)}))
 
 
 def _row(value: dict[str, Any] | None) -> Row | None:

@@ -23,7 +23,7 @@ from galton.optimization.families import BltFamily, Family, ToeplitzFamily, pars
 from galton.optimization.noise_level import ESTIMATORS
 from galton.optimization.problem import OBJECTIVES, Function, Problem, problem_for
 from galton.optimization.search import History, Interrupted, Target, judge, search
-from galton.optimization.starts import blt_starts, inner_family
+from galton.optimization.starts import blt_starts
 from galton.optimization.unamplified import unamplified_optimum
 from galton.pair import MOST_BINS, dominating_pair, groups_for
 from galton.sampling.base import wide_jax
@@ -110,7 +110,7 @@ def optimize(
     returns the best so far.
 
     Args:
-      family: blt:D (1 to 10 buffers), toeplitz, toeplitz:W, each also with +scale, banded:W or dense.
+      family: blt:4+scale, toeplitz:64 and so on: `strategies.grammar.OPTIMIZATION` has all of them.
       bins: batches per epoch.
       rounds: rounds of the run.
       epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
@@ -236,7 +236,7 @@ class Run:
             self.family = family
             first = self._best(problem, blt_starts(family, self.bins))
         else:
-            inner = inner_family(family)
+            inner = family.smaller()
             assert inner is not None
             member = inner.strategy(self.optimum(inner))
             first = family.parameters(member)

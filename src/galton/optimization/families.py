@@ -12,10 +12,12 @@ import numpy as np
 from galton.errors import FloatArray, InvalidArgument
 from galton.optimization.forms import BufferForm, Form, MatrixForm, SeriesForm
 from galton.strategies import Blt, ColumnBanded, Dense, Scaled, Strategy, Toeplitz
+from galton.strategies.grammar import OPTIMIZATION, parse_spec
 
-HELP = "blt:D, toeplitz, toeplitz:W, each also with +scale, banded:W or dense"
-MOST_BUFFERS = 10
-MOST_DENSE = 1024
+FAMILIES: dict[str, type[NamedFamily]] = {}
+"""By name in `grammar.NOTATIONS`."""
+INNER_BUFFERS = 4
+"""Buffers of the BLT that a Toeplitz search starts from."""
 _LEAST = 1e-30
 """What stands for a zero coefficient, so that it has a logarithm."""
 
@@ -23,7 +25,8 @@ _LEAST = 1e-30
 class Family(ABC):
     """A set of matrices C with free real parameters (logarithms, so that every vector is allowed).
 
-    A new family implements `form`, `strategy` and `parameters` and gets a line in `parse_family`.
+    A new family is a `NamedFamily`, `class NewFamily(NamedFamily, notation="new")`, and an entry of that name in
+    `strategies.grammar.NOTATIONS`.
     """
 
     rounds: int
@@ -50,13 +53,34 @@ class Family(ABC):
     def parameters(self, strategy: Strategy) -> FloatArray:
         """Returns the parameters of a member of this family (or of the member that is nearest by truncation)."""
 
+    @abstractmethod
+    def smaller(self) -> Family | None:
+        """Returns a smaller family, whose optimum a search starts from so that it never ends worse; None for a BLT."""
+
+
+class NamedFamily(Family):
+    """A family with a name of its own."""
+
+    def __init_subclass__(cls, notation: str) -> None:
+        FAMILIES[notation] = cls
+
+    @classmethod
+    @abstractmethod
+    def sized(cls, rounds: int, number: int | None) -> NamedFamily:
+        """Returns the family for a run, with the number that followed its name."""
+
 
 @dataclass(frozen=True)
-class BltFamily(Family):
+class BltFamily(NamedFamily, notation="blt"):
     """BLT matrices: logits of the decays and logarithms of the scales."""
 
     rounds: int
     buffers: int
+
+    @classmethod
+    def sized(cls, rounds: int, number: int | None) -> BltFamily:
+        assert number is not None
+        return cls(rounds, number)
 
     @property
     def name(self) -> str:
@@ -85,9 +109,12 @@ class BltFamily(Family):
         scale = np.concatenate((strategy.scale, np.full(missing, 1e-4)))
         return np.concatenate((np.log(decay / (1 - decay)), np.log(scale)))
 
+    def smaller(self) -> Family | None:
+        return None
+
 
 @dataclass(frozen=True)
-class ToeplitzFamily(Family):
+class ToeplitzFamily(NamedFamily, notation="toeplitz"):
     """Toeplitz matrices with `bands` bands, c_0 = 1: logarithms of c_k / c_(k-1).
 
     Ratios and not the coefficients themselves, so that one parameter moves the whole tail: a descent in the logarithms
@@ -96,6 +123,10 @@ class ToeplitzFamily(Family):
 
     rounds: int
     bands: int
+
+    @classmethod
+    def sized(cls, rounds: int, number: int | None) -> ToeplitzFamily:
+        return cls(rounds, rounds if number is None else number)
 
     @property
     def name(self) -> str:
@@ -112,10 +143,13 @@ class ToeplitzFamily(Family):
         series = strategy.columns(0, 1)[: self.bands, 0]
         return np.diff(np.log(np.maximum(series / series[0], _LEAST)))
 
+    def smaller(self) -> Family | None:
+        return BltFamily(self.rounds, min(INNER_BUFFERS, self.rounds))
+
 
 @dataclass(frozen=True)
 class ScaledFamily(Family):
-    """T diag(w): the parameters of T, then the logarithms of w."""
+    """T diag(w): the parameters of T, then the logarithms of w. Written T+scale."""
 
     inner: BltFamily | ToeplitzFamily
 
@@ -147,13 +181,23 @@ class ScaledFamily(Family):
             inner, weights = strategy.inner, strategy.weights
         return np.concatenate((self.inner.parameters(inner), np.log(weights)))
 
+    def smaller(self) -> Family | None:
+        if isinstance(self.inner, ToeplitzFamily) and self.inner.bands == self.rounds:
+            return ScaledFamily(BltFamily(self.rounds, min(INNER_BUFFERS, self.rounds)))
+        return self.inner
+
 
 @dataclass(frozen=True)
-class BandedFamily(Family):
+class BandedFamily(NamedFamily, notation="banded"):
     """Column-wise banded matrices: logarithms of the entries of every band, column by column."""
 
     rounds: int
     bands: int
+
+    @classmethod
+    def sized(cls, rounds: int, number: int | None) -> BandedFamily:
+        assert number is not None
+        return cls(rounds, number)
 
     @property
     def name(self) -> str:
@@ -181,12 +225,19 @@ class BandedFamily(Family):
             entries[band, : self.rounds - band] = np.diagonal(matrix, -band)
         return np.log(np.maximum(entries, _LEAST)).ravel()
 
+    def smaller(self) -> Family | None:
+        return ScaledFamily(ToeplitzFamily(self.rounds, self.bands))
+
 
 @dataclass(frozen=True)
-class DenseFamily(Family):
+class DenseFamily(NamedFamily, notation="dense"):
     """Every lower-triangular matrix with positive entries: their logarithms."""
 
     rounds: int
+
+    @classmethod
+    def sized(cls, rounds: int, number: int | None) -> DenseFamily:
+        return cls(rounds)
 
     @property
     def name(self) -> str:
@@ -205,30 +256,15 @@ class DenseFamily(Family):
     def parameters(self, strategy: Strategy) -> FloatArray:
         return np.log(np.maximum(np.tril(strategy.matrix()), _LEAST)).ravel()
 
+    def smaller(self) -> Family | None:
+        return ScaledFamily(ToeplitzFamily(self.rounds, self.rounds))
+
 
 def parse_family(text: str, rounds: int) -> Family:
-    """Reads blt:D, toeplitz, toeplitz:W (each also with +scale), banded:W or dense."""
-    base, plus, scale = text.partition("+")
-    name, colon, argument = base.partition(":")
-    if (plus and scale != "scale") or (plus and name not in ("blt", "toeplitz")):
-        raise InvalidArgument("family", text, f"must be {HELP}")
-    inner: BltFamily | ToeplitzFamily
-    if name == "blt" and colon:
-        inner = BltFamily(rounds, _size(text, argument, "number of buffers", min(MOST_BUFFERS, rounds)))
-    elif name == "toeplitz":
-        inner = ToeplitzFamily(rounds, _size(text, argument, "number of bands", rounds) if colon else rounds)
-    elif name == "banded" and colon:
-        return BandedFamily(rounds, _size(text, argument, "number of bands", rounds))
-    elif text == "dense":
-        if rounds > MOST_DENSE:
-            raise InvalidArgument("family", text, f"is for at most {MOST_DENSE} rounds, not {rounds}: take banded:W")
-        return DenseFamily(rounds)
-    else:
-        raise InvalidArgument("family", text, f"must be {HELP}")
-    return ScaledFamily(inner) if plus else inner
-
-
-def _size(text: str, argument: str, what: str, largest: int) -> int:
-    if not (argument.isascii() and argument.isdigit()) or not 1 <= int(argument[:12]) <= largest:
-        raise InvalidArgument("family", text, f"the {what} must be a whole number from 1 to {largest}")
-    return int(argument[:12])
+    """Returns the family that `text` names (`grammar.OPTIMIZATION`: blt:4+scale, toeplitz:64 and so on)."""
+    spec = parse_spec(text, rounds, OPTIMIZATION)
+    family = FAMILIES[spec.name].sized(rounds, spec.number)
+    if not spec.scaled:
+        return family
+    assert isinstance(family, BltFamily | ToeplitzFamily)
+    return ScaledFamily(family)

@@ -1,18 +1,24 @@
-"""The SPEC of a strategy with the one name that needs an optimiser: bandmf:W."""
+"""From what a user wrote to the strategy, where an optimiser may be needed: bandmf:W."""
 
 from __future__ import annotations
 
-from galton.errors import InvalidArgument
-from galton.strategies import Strategy, parse_strategy
+from galton.errors import count
+from galton.optimization.unamplified import unamplified_optimum
+from galton.strategies import Strategy
+from galton.strategies.grammar import ANALYSIS, Source, parse_spec
+from galton.strategies.spec import build_strategy
 
 
 def resolve_strategy(spec: str, bins: int, rounds: int, allow_negative: bool = False) -> Strategy:
-    """Builds the strategy that `spec` names: bandmf:W (Toeplitz, optimised without amplification), or as elsewhere."""
-    name, colon, argument = spec.partition(":")
-    if name != "bandmf":
-        return parse_strategy(spec, rounds, allow_negative)
-    if not colon or not (argument.isascii() and argument.isdigit()) or not 1 <= int(argument[:12]) <= rounds:
-        raise InvalidArgument("strategy", spec, f"the number of bands must be between 1 and the rounds, {rounds}")
-    from galton.optimization.unamplified import unamplified_optimum
+    """Builds the strategy that `spec` names: ready-made, or optimised without amplification.
 
-    return unamplified_optimum(f"toeplitz:{int(argument)}", bins, rounds)
+    Args:
+      spec: as `galton.parse_strategy` takes it, or bandmf:W (`grammar.ANALYSIS`).
+      bins: batches per epoch.
+      rounds: rounds of the run.
+      allow_negative: whether a file may hold a C with negative entries.
+    """
+    parsed = parse_spec(spec, count("rounds", rounds), ANALYSIS)
+    if parsed.source is Source.CLASSICAL:
+        return unamplified_optimum(f"toeplitz:{parsed.number}", bins, rounds)
+    return build_strategy(parsed, rounds, allow_negative)

@@ -1,4 +1,4 @@
-"""Where a search begins: BLTs fitted to the square root, and members of families that a family contains."""
+"""Where a search begins that has no smaller family to begin with: BLTs fitted to the square root."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from galton.errors import FloatArray
-from galton.optimization.families import BandedFamily, BltFamily, DenseFamily, Family, ScaledFamily, ToeplitzFamily
+from galton.optimization.families import BltFamily
 from galton.strategies import Blt, square_root
-
-INNER_BUFFERS = 4
-"""Buffers of the BLT that a Toeplitz search starts from."""
 
 
 def fitted_blt(rounds: int, buffers: int, horizon: float) -> Blt:
@@ -32,23 +29,6 @@ def fitted_blt(rounds: int, buffers: int, horizon: float) -> Blt:
 def horizons(rounds: int, bins: int) -> list[float]:
     """Returns how long a start remembers: the whole run, an epoch, part of one. The landscape has a valley at each."""
     return sorted({float(max(1, one)) for one in (rounds, bins, bins // 8)}, reverse=True)
-
-
-def inner_family(family: Family) -> Family | None:
-    """Returns the smaller family whose optimum a search starts from, so that it never ends worse; None for a BLT."""
-    if isinstance(family, BltFamily):
-        return None
-    if isinstance(family, ToeplitzFamily):
-        return BltFamily(family.rounds, min(INNER_BUFFERS, family.rounds))
-    if isinstance(family, ScaledFamily):
-        if isinstance(family.inner, ToeplitzFamily) and family.inner.bands == family.rounds:
-            return ScaledFamily(BltFamily(family.rounds, min(INNER_BUFFERS, family.rounds)))
-        return family.inner
-    if isinstance(family, BandedFamily):
-        return ScaledFamily(ToeplitzFamily(family.rounds, family.bands))
-    if isinstance(family, DenseFamily):
-        return ScaledFamily(ToeplitzFamily(family.rounds, family.rounds))
-    raise TypeError(f"no start is known for {type(family).__name__}")
 
 
 def blt_starts(family: BltFamily, bins: int) -> list[FloatArray]:

@@ -18,7 +18,7 @@ from galton.optimization.families import BandedFamily, BltFamily, Family, Toepli
 from galton.optimization.forms import BufferForm, Form, MatrixForm, SeriesForm
 from galton.optimization.problem import NotFinite, row_error
 from galton.optimization.search import descend
-from galton.optimization.starts import fitted_blt, inner_family
+from galton.optimization.starts import fitted_blt
 from galton.sampling.base import wide_jax
 from galton.strategies import ColumnBanded, Dense, Scaled, Strategy, square_root
 from galton.strategies.sensitivity import min_separation_sensitivity, unknown_sensitivity
@@ -41,7 +41,7 @@ def unamplified_optimum(
     """Returns the C of a family with the least error times sensitivity, without amplification.
 
     Args:
-      family: blt:D, toeplitz, toeplitz:W (each also +scale), banded:W (with columns of norm 1 if W <= bins) or dense.
+      family: as for `optimize`; the columns of banded:W get norm 1 if W <= bins.
       bins: rounds between two participations of an example.
       rounds: rounds of the run.
       workload: what the error is of; default prefix sums.
@@ -80,7 +80,7 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
         if family.bands > 2 * bins:  # several epochs ask for a dip at every one; a search from the narrower finds it
             starts.append(_optimum(ToeplitzFamily(family.rounds, 2 * bins), bins, workload, objective))
     else:
-        inner = inner_family(family)
+        inner = family.smaller()
         assert inner is not None
         starts.append(_optimum(inner, bins, workload, objective))
     with wide_jax(), one_blas_thread():

@@ -12,6 +12,7 @@ from galton.errors import InvalidArgument
 from galton.optimization.spec import resolve_strategy
 from galton.plan.plan import Alternative
 from galton.strategies import Strategy
+from galton.strategies.grammar import PLAN, Source, parse_spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,30 +28,26 @@ def choose(spec: str, accountant: Accountant, setting: Setting, options: Options
     """Returns the strategy that `spec` names.
 
     Args:
-      spec: blt:D, toeplitz, toeplitz:W (each also +scale), banded:W or dense, optimised for the sampling; bandmf for
-        the best number of bands; best; or a strategy as elsewhere (identity, sqrt:W, bandmf:W, tree, a file).
+      spec: a family such as blt:4+scale, optimised for the sampling; bandmf for the best number of bands; best; or a
+        strategy as elsewhere (`strategies.grammar.PLAN` has all of them).
       accountant: the analysis of the sampling.
       setting: bins, epochs, guarantee and workload.
       options: seed, workers and progress of the accountant.
     """
-    if spec == "best":
-        return _best(accountant, setting, options)
-    if spec == "bandmf":
+    parsed = parse_spec(spec, setting.rounds, PLAN)
+    if parsed.source is Source.COMPARISON:
+        if parsed.name == "best":
+            return _best(accountant, setting, options)
         if accountant.most_bands(setting.bins) == 1 < setting.bins:
             raise InvalidArgument(
                 "strategy", spec, f"needs batches other than those of the accountant {accountant.name}"
             )
         return Chosen(banded("toeplitz", accountant)(setting, None).strategy, None, ())
-    if not is_family(spec):
+    if parsed.source is not Source.FAMILY:
         return Chosen(resolve_strategy(spec, setting.bins, setting.rounds), None, ())
     aim = setting.with_guarantee(accountant.room(setting.guarantee))
     optimum = accountant.optimum(spec, aim, options, PLAN_TAU)
     return Chosen(optimum.strategy, None if optimum.figure is None else optimum.figure.noise_multiplier, ())
-
-
-def is_family(spec: str) -> bool:
-    """Whether a name is that of a family to be optimised."""
-    return spec.removesuffix("+scale").partition(":")[0] in ("blt", "toeplitz", "banded", "dense")
 
 
 def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:

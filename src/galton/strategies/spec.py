@@ -1,4 +1,4 @@
-"""The SPEC of a strategy on the command line: a name, or a file."""
+"""From what a user wrote to the strategy: by formula, or from a file."""
 
 from __future__ import annotations
 
@@ -8,53 +8,52 @@ from galton.errors import FloatArray, InvalidArgument, InvalidFile, count
 from galton.strategies.base import Strategy
 from galton.strategies.codec import load_strategy
 from galton.strategies.dense import Dense
-from galton.strategies.toeplitz import Toeplitz, identity, square_root
-from galton.strategies.tree import Tree
-
-HELP = (
-    "identity, sqrt, sqrt:W, tree, or a file: strategy .json, .npy with a 1-D (Toeplitz column) or 2-D array (dense C)"
-)
+from galton.strategies.grammar import READY_MADE, Spec, parse_spec
+from galton.strategies.toeplitz import Toeplitz
 
 
 def parse_strategy(spec: str, rounds: int, allow_negative: bool = False) -> Strategy:
-    """Builds the strategy that `spec` names for a run of `rounds` rounds."""
-    count("rounds", rounds)
-    name, colon, argument = spec.partition(":")
-    if spec == "identity":
-        return identity(rounds)
-    if spec == "sqrt":
-        return square_root(rounds)
-    if spec == "tree":
-        return Tree(rounds)
-    if name == "sqrt" and colon:
-        if not argument.isascii() or not argument.isdigit():
-            raise InvalidArgument("strategy", spec, "the number of bands must be a whole number, as in sqrt:64")
-        bands = int(argument[:12])
-        if not 1 <= bands <= rounds:
-            raise InvalidArgument("strategy", spec, f"the number of bands must be between 1 and the rounds, {rounds}")
-        return square_root(rounds, bands)
-    if spec.endswith((".json", ".npy")):
-        return _from_file(spec, rounds, allow_negative)
-    raise InvalidArgument("strategy", spec, f"must be {HELP}")
+    """Builds the ready-made strategy that `spec` names for a run of `rounds` rounds.
+
+    Args:
+      spec: a name such as sqrt:64, or the path of a .json or .npy file: see `grammar.READY_MADE`.
+      rounds: rounds of the run.
+      allow_negative: whether a file may hold a C with negative entries.
+    """
+    return build_strategy(parse_spec(spec, count("rounds", rounds), READY_MADE), rounds, allow_negative)
+
+
+def build_strategy(spec: Spec, rounds: int, allow_negative: bool = False) -> Strategy:
+    """Builds a ready-made strategy."""
+    if spec.path:
+        return _from_file(spec.path, rounds, allow_negative)
+    if spec.notation.build is None:
+        raise TypeError(f"{spec} is not ready-made")
+    return spec.notation.build(rounds, spec.number)
 
 
 def _from_file(path: str, rounds: int, allow_negative: bool) -> Strategy:
-    if path.endswith(".json"):
-        strategy = load_strategy(path)
-    else:
-        values = read_npy(path)
-        if values.ndim == 1:
-            strategy = Toeplitz(rounds, values, allow_negative)
-        else:
-            strategy = Dense(values, allow_negative)
+    try:
+        strategy = (
+            load_strategy(path) if path.endswith(".json") else _from_array(read_npy(path), rounds, allow_negative)
+        )
+    except InvalidArgument as error:
+        raise InvalidFile(f"{path}: {error}") from None
     if strategy.has_negative and not allow_negative:
-        raise InvalidFile(f"{path}: C has negative entries; accept the looser pair of |C| with --allow-negative")
+        raise InvalidFile(
+            f"{path}: C has negative entries; they are for analysis only, with allow_negative (--allow-negative), "
+            "by the pair of |C|: valid, looser"
+        )
     if strategy.rounds != rounds:
         raise InvalidFile(
-            f"{path}: C is for {strategy.rounds} rounds, not for the {rounds} of this run; "
-            "match --bins, --epochs or --rounds"
+            f"{path}: C is for {strategy.rounds} rounds, not for the {rounds} of this run (batches per epoch x epochs)"
         )
     return strategy
+
+
+def _from_array(values: FloatArray, rounds: int, allow_negative: bool) -> Strategy:
+    tolerant = allow_negative or bool((values < 0).any())  # negative entries are refused with those of other files
+    return Toeplitz(rounds, values, tolerant) if values.ndim == 1 else Dense(values, tolerant)
 
 
 def read_npy(path: str) -> FloatArray:

@@ -1,0 +1,280 @@
+"""What the command line says about a wrong option: its name as typed, in one line, with exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from galton import cli
+from galton.cli.naming import Command, as_typed
+from galton.errors import InvalidArgument
+from galton.plan import Plan, save_plan
+from tests.test_cli import galton
+
+SIZE = ["--bins", "4", "--epochs", "3"]
+TARGET = ["--epsilon", "1", "--delta", "1e-2"]
+MULTIPLIER = ["--noise-multiplier", "1.5"]
+COMMANDS: dict[str, list[str]] = {
+    "delta": ["delta", "sqrt", *SIZE, *MULTIPLIER, "--epsilon", "1"],
+    "epsilon": ["epsilon", "sqrt", *SIZE, *MULTIPLIER, "--delta", "1e-2"],
+    "profile": ["profile", "sqrt", *SIZE, *MULTIPLIER],
+    "calibrate": ["calibrate", "sqrt", *SIZE, *TARGET],
+    "certify": ["certify", "sqrt", *SIZE, *MULTIPLIER, *TARGET],
+    "optimize": ["optimize", "blt:1", *SIZE, *TARGET],
+    "classical": ["optimize", "blt:1", *SIZE, *TARGET, "--participation", "fixed-order"],
+    "compare": ["compare", *SIZE, *TARGET, "--mechanisms", "dpsgd-unamplified", "--baseline", "dpsgd-unamplified"],
+    "plan": [
+        *("plan", "--examples", "64", "--batch-size", "8", "--epochs", "4", "--epsilon", "4", "--delta", "1e-3"),
+        *("--strategy", "sqrt:8", "--output", "{new}"),
+    ],
+    "verify": ["verify", "{plan}"],
+    "report": ["report", "{plan}"],
+    "audit": ["audit", "{plan}"],
+}
+"""A good call of every command; `classical` is optimize without amplification."""
+
+ANALYSING = ("delta", "epsilon", "profile", "calibrate", "certify")
+SAMPLING = ("delta", "epsilon", "profile", "calibrate", "certify", "optimize", "plan", "verify", "report")
+Case = tuple[str, str, str, str]
+
+
+def rows(commands: tuple[str, ...], *cases: tuple[str, str, str]) -> list[Case]:
+    return [(command, *case) for command in commands for case in cases]
+
+
+CASES: list[Case] = [
+    *rows(
+        (*ANALYSING, "optimize", "compare"),
+        ("--bins", "0", "--bins = 0: must be at least 1"),
+        ("--bins", "1000001", "--bins = 1000001: must be at most"),
+        ("--bins", "x", "Invalid value for '--bins'"),
+        ("--epochs", "0", "--epochs = 0: must be at least 1"),
+    ),
+    *rows(
+        (*ANALYSING, "optimize"),
+        ("--rounds", "13", "--rounds = 13: must lie in the last of 3 epochs of 4 bins"),
+    ),
+    *rows(ANALYSING, ("--merge", "3", "--merge = 3: must divide the number of bins, 4")),
+    *rows(
+        SAMPLING,
+        ("--seed", "-1", "--seed = -1: must be at least 0"),
+        ("--workers", "0", "--workers = 0: must be at least 1"),
+        ("--cluster", "x", "--cluster = 'x': must be the address of a Dask scheduler"),
+    ),
+    *rows(
+        (*ANALYSING, "optimize", "classical", "plan"),
+        ("--adjacency", "x", "--adjacency = 'x': must be one of add-or-remove"),
+    ),
+    *rows(
+        ANALYSING,
+        ("--sampler", "x", "--sampler = 'x': must be one of auto"),
+        ("--samples", "0", "--samples = 0: must be at least 1"),
+    ),
+    *rows(("delta", "epsilon", "profile", "certify"), ("--bound", "x", "--bound = 'x': must be one of sequence")),
+    *rows(
+        ("delta", "epsilon", "profile"),
+        ("--sampler", "maximum", "--sampler = 'maximum': needs orthogonal modes"),
+        ("--rel-width", "0", "--rel-width = 0.0: must be greater than 0"),
+    ),
+    *rows(
+        ("delta", "epsilon", "profile", "calibrate", "optimize"),
+        ("--confidence", "1", "--confidence = 1.0: must lie strictly between 0 and 1"),
+    ),
+    *rows(
+        ("delta", "epsilon", "profile", "certify"),
+        ("--noise-multiplier", "0", "--noise-multiplier = 0.0: must be greater than 0"),
+        ("--noise-multiplier", "nan", "--noise-multiplier = nan: must be finite"),
+        ("-s", "1e200", "--noise-multiplier = 1e+200: must lie between"),
+    ),
+    *rows(
+        ("delta", "calibrate", "certify", "optimize", "classical", "plan"),
+        ("--epsilon", "-1", "--epsilon = -1.0: must be "),
+        ("--epsilon", "inf", "--epsilon = inf: must be finite"),
+    ),
+    *rows(
+        ("epsilon", "calibrate", "certify", "optimize", "classical", "compare", "plan"),
+        ("--delta", "0", "--delta = 0.0: must lie strictly between 0 and 1"),
+    ),
+    *rows(
+        ("calibrate", "certify", "optimize"),
+        ("--tau", "1", "--tau = 1.0: must lie between 1.001 and 1000"),
+    ),
+    *rows(
+        ("calibrate", "optimize", "compare", "plan"),
+        ("--workload", "x", "--workload = 'x': must be prefix"),
+        ("--workload", "momentum:x", "--workload = 'momentum:x': momentum must be a number"),
+        ("--workload", "momentum:2", "--workload = 'momentum:2': momentum must be at least 0 and below 1"),
+        ("--workload", "{small}", "--workload = '{small}': is for 5 rounds, not for the "),
+        ("--workload", "{upper}", "{upper}: workload = (12, 12): must be lower-triangular"),
+    ),
+    *rows(
+        ("profile",),
+        ("--epsilons", "one", "--epsilons = 'one': must be numbers separated by commas"),
+        ("--epsilons", "1,nan", "--epsilons[1] = nan: must be finite"),
+        ("--epsilons", "1,-1", "--epsilons = '1,-1': must not be negative"),
+        ("--points", "1", "--points = 1: must be at least 2"),
+    ),
+    *rows(
+        ("certify",),
+        ("--failure", "0", "--failure = 0.0: must lie strictly between 0 and 1"),
+        ("--output", "{folder}", "--output = '{folder}': is a folder"),
+    ),
+    *rows(
+        ("optimize", "classical"),
+        ("--output", "c.txt", "--output = 'c.txt': must be the name of a .json file"),
+        ("--objective", "x", "--objective = 'x': must be one of rmse, max"),
+        ("--participation", "x", "--participation = 'x': must be one of balls-in-bins"),
+        ("--plot", "c.txt", "--plot = 'c.txt': must end in .png"),
+    ),
+    *rows(
+        ("optimize",),
+        ("--bins", "2053", "--bins = 2053: has no divisor"),
+        ("--plot", "{folder}/none/c.png", "--plot = '{folder}/none/c.png': must be a file in a folder that exists"),
+        ("--method", "x", "--method = 'x': must be one of lbfgs, paper"),
+        ("--estimator", "x", "--estimator = 'x': must be one of mixture"),
+        ("--samples", "0", "--samples = 0: must be at least 1"),
+        ("--iterations", "-1", "--iterations = -1: must be at least 0"),
+    ),
+    ("delta", "--nonsense", "1", "No such option: --nonsense"),
+    ("delta", "extra", "1", "Got unexpected extra argument"),
+    ("classical", "--plot", "c.png", "--plot = 'c.png': is for balls-in-bins"),
+    *rows(
+        ("compare",),
+        ("--epsilons", "one", "--epsilons = 'one': must be numbers separated by commas"),
+        ("--epsilon", "1,0", "--epsilons[1] = 0.0: must be greater than 0"),
+        ("--mechanisms", "sgd", "--mechanisms = 'sgd': must be one of dpsgd-unamplified"),
+        ("--baseline", "sgd", "--baseline = 'sgd': must be one of dpsgd-unamplified"),
+        ("--plot", "c.txt", "--plot = 'c.txt': must end in .png"),
+    ),
+    *rows(
+        ("plan",),
+        ("--examples", "0", "--examples = 0: must be at least 1"),
+        ("--batch-size", "0", "--batch-size = 0.0: must be greater than 0"),
+        ("--batch-size", "200", "--batch-size = 200.0: must be at most the number of examples"),
+        ("--epochs", "0", "--epochs = 0: must be at least 1"),
+        ("--output", "{plan}", "{plan}: is there already"),
+        ("--strategy", "x", "--strategy = 'x': must be identity, sqrt[:W]"),
+        ("--strategy", "blt:11", "--strategy = 'blt:11': the number of buffers must be a whole number from 1 to 10"),
+        ("--strategy", "{negative}", "{negative}: C has negative entries; they are for analysis only"),
+        ("--strategy", "{small}", "{small}: C is for 5 rounds, not for the 32 of this run"),
+        ("--batching", "x", "--batching = 'x': must be one of balls-in-bins"),
+        ("--batching", "poisson", "--strategy = 'sqrt:8': has 8 bands"),
+        ("--accountant", "x", "--accountant = 'x': must be one of"),
+        ("--clip-norm", "0", "--clip-norm = 0.0: must be greater than 0"),
+        ("--physical", "3", "--physical = 3: truncation would cost"),
+        ("--micro-batch", "0", "--micro-batch = 0: must be at least 1"),
+    ),
+    *rows(("report",), ("--output", "{folder}", "--output = '{folder}': is a folder")),
+    *rows(
+        ("audit",),
+        ("--seconds", "0", "--seconds = 0.0: must be greater than 0"),
+        ("--trials", "0", "--trials = 0: must be at least 1"),
+        ("--seed", "-1", "--seed = -1: must be at least 0"),
+    ),
+]
+
+POSITIONAL: list[tuple[list[str], str]] = [
+    *(
+        ([command, strategy], message)
+        for command in ANALYSING
+        for strategy, message in (
+            ("blt:4", "STRATEGY = 'blt:4': has to be optimised first: galton optimize blt:4 --bins"),
+            ("", "STRATEGY = '': must be identity, sqrt[:W], tree, bandmf:W, FILE.json or FILE.npy"),
+            ("bandmf", "STRATEGY = 'bandmf': must be bandmf:W"),
+            ("bandmf:13", "STRATEGY = 'bandmf:13': the number of bands must be a whole number from 1 to 12"),
+            ("sqrt:" + "9" * 5000, "STRATEGY = 'sqrt:999"),
+            ("sqrt:13", "STRATEGY = 'sqrt:13': the number of bands must be a whole number from 1 to 12"),
+            ("{tiny}", "STRATEGY = '{tiny}': its entries are too large or too small"),
+            ("{negative}", "{negative}: C has negative entries"),
+        )
+    ),
+    (["optimize", "sqrt:64"], "FAMILY = 'sqrt:64': needs no optimising: galton calibrate sqrt:64"),
+    (["optimize", "nonsense"], "FAMILY = 'nonsense': must be blt:D[+scale], toeplitz[:W][+scale], banded:W or dense"),
+    (["optimize", "blt:11"], "FAMILY = 'blt:11': the number of buffers must be a whole number from 1 to 10"),
+    *(([command, "{folder}"], "{folder}: is not a plan") for command in ("verify", "report", "audit")),
+]
+
+
+@pytest.fixture(scope="module")
+def places(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("places")
+    arrays = {
+        "small": np.eye(5),
+        "upper": np.triu(np.ones((12, 12))),
+        "tiny": 1e-160 * np.eye(12),
+        "negative": np.array([1.0, -0.5]),
+    }
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values)
+    save_plan(small_plan, folder / "plan")
+    paths = {name: str(folder / f"{name}.npy") for name in arrays}
+    return paths | {"folder": str(folder), "plan": str(folder / "plan"), "new": str(folder / "new")}
+
+
+def check_refused(words: list[str], message: str, places: dict[str, str]) -> None:
+    result = galton(*(word.format(**places) for word in words))
+    assert result.err.startswith(f"galton: {message.format(**places)}")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert not Path(places["new"]).exists()
+
+
+@pytest.mark.parametrize(("command", "option", "value", "message"), CASES)
+def test_a_wrong_option_is_named_as_typed(
+    command: str, option: str, value: str, message: str, places: dict[str, str]
+) -> None:
+    check_refused([*COMMANDS[command], option, value], message, places)
+
+
+@pytest.mark.parametrize(("words", "message"), POSITIONAL, ids=lambda value: " ".join(value)[:30])
+def test_a_wrong_positional_argument_is_named_as_in_the_usage_line(
+    words: list[str], message: str, places: dict[str, str]
+) -> None:
+    check_refused([*words, *COMMANDS[words[0]][2:]], message, places)
+
+
+NOT_WRONG = {
+    *("allow_negative", "as_json", "list_", "fresh", "folder", "help"),  # flags, and paths, which name themselves
+    *("strategy", "family"),  # positional: above
+}
+
+
+def registered() -> dict[str, Any]:
+    """All commands by name."""
+    galton("--help")  # imports them
+    group: Any = typer.main.get_command(cli.app)
+    return dict(group.commands)
+
+
+def test_every_option_has_its_row() -> None:
+    tried = {(command, option) for command, option, _, _ in CASES}
+    missing = [
+        (name, parameter.name)
+        for name, entry in registered().items()
+        for parameter in entry.params
+        if name in COMMANDS and parameter.name not in NOT_WRONG
+        if not tried & {(name, option) for option in parameter.opts}
+    ]
+    assert missing == []
+    assert set(COMMANDS) - set(registered()) == {"classical"}
+
+
+def test_only_the_parameters_of_the_command_are_renamed() -> None:
+    parameters = registered()["profile"].params
+
+    def renamed(argument: str, **values: object) -> str:
+        return str(as_typed(InvalidArgument(argument, 3, "must be 4"), parameters, values))
+
+    assert renamed("noise_multiplier", noise_multiplier=3.0) == "--noise-multiplier = 3: must be 4"
+    assert renamed("epsilons[3]", epsilons="1,2") == "--epsilons[3] = 3: must be 4"
+    assert renamed("strategy", strategy="sqrt:3") == "STRATEGY = 'sqrt:3': must be 4"
+    for other in ("delta", "noise", "gram[0, 1]", "evidence.epsilons", "bins * epochs", "momentum"):
+        assert renamed(other) == f"{other} = 3: must be 4"
+
+
+def test_every_command_names_its_options() -> None:
+    for name, entry in registered().items():
+        assert isinstance(entry, Command), name
