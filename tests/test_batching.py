@@ -227,6 +227,19 @@ def test_records_are_shuffled_uniformly_and_found_again(tmp_path: Path) -> None:
         list(shuffled.open_pass())
 
 
+def test_a_shuffle_that_fails_leaves_no_pieces(tmp_path: Path) -> None:
+    def torn() -> Iterator[bytes]:
+        yield b"a"
+        raise ConnectionResetError("gone")
+
+    with pytest.raises(ConnectionResetError):
+        shuffle_records(torn(), tmp_path / "data", shards=2)
+    assert list((tmp_path / "data").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidFile, match=r"file.*: cannot be made"):
+        shuffle_records([b"a"], tmp_path / "file" / "data")
+
+
 def test_order_of_shuffled_records_is_uniform(tmp_path: Path) -> None:
     """All 3! orders of three records in two shards."""
     counts: dict[bytes, int] = {}

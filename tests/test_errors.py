@@ -1,10 +1,9 @@
-"""Messages that name argument, value and remedy; files that are never half written."""
+"""Messages that name argument, value and remedy; JSON that says what it means."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -160,62 +159,6 @@ def test_canonical_text_and_digest_of_a_known_value() -> None:
 def test_canonical_refuses_what_json_cannot_say(bad: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
         files.canonical({"a": [bad]})
-
-
-def test_write_then_read(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "folder" / "a.json"
-    files.write_text(path, files.canonical({"a": 0.1}))
-    assert files.read_json(path) == {"a": 0.1}
-    files.write_text(path, files.canonical({"a": 0.2}))
-    assert files.read_json(path) == {"a": 0.2}
-    assert [p.name for p in path.parent.iterdir()] == ["a.json"]
-
-
-def test_new_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
-    files.write_text(tmp_path / "ours", "x")
-    (tmp_path / "plain").write_text("x")
-    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
-@pytest.mark.parametrize("step", ["chmod", "replace"])
-@pytest.mark.parametrize(
-    ("failure", "raised"),
-    [(OSError(28, "No space left on device"), InvalidFile), (KeyboardInterrupt(), KeyboardInterrupt)],
-)
-def test_failed_write_leaves_the_old_file_and_nothing_else(
-    step: str, failure: BaseException, raised: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise failure
-
-    path = tmp_path / "a.json"
-    path.write_text("old")
-    monkeypatch.setattr(os, step, fail)
-    with pytest.raises(raised) as caught:
-        files.write_text(path, "new")
-    if raised is InvalidFile:
-        assert str(caught.value) == f"{path}: cannot be written (No space left on device)"
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_text_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        files.write_text(path, "\ud800")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_unwritable_places_are_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "file" / "a.json", tmp_path / "folder"):
-        with pytest.raises(InvalidFile, match="cannot be written") as caught:
-            files.write_text(path, "x")
-        assert str(path) in str(caught.value)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
 
 
 @pytest.mark.parametrize(

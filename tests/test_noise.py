@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import stat
 from functools import lru_cache
 from pathlib import Path
@@ -420,6 +421,19 @@ def test_rounds_are_released_in_order_and_replayed_for_the_same_batch_only(tmp_p
     again = Journal(tmp_path / "log", key_from_seed(1), "plan")
     assert (again.released, again.saved, again.replays) == (5, 4, 1)
     again.close()
+
+
+def test_the_name_of_a_journal_is_on_the_disk_before_any_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    Journal(tmp_path / "log", key_from_seed(1), "plan").close()
+    assert synced == [str(tmp_path / "log"), str(tmp_path)]
 
 
 def test_a_journal_belongs_to_one_run_and_one_process(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,17 @@ from galton.accounting.deterministic import direction_lower_bound, direction_upp
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
 from galton.pair import Pair, dominating_pair
-from galton.sampling import HalfSpaceSampler, PlainSampler, Sampler, Threads, TiltedSampler, choose_sampler, draws
+from galton.sampling import (
+    HalfSpaceSampler,
+    MaximumSampler,
+    OrderStatisticsSampler,
+    PlainSampler,
+    Sampler,
+    Threads,
+    TiltedSampler,
+    choose_sampler,
+    draws,
+)
 from galton.sampling.base import Layout, chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.frozen import frozen_estimator
@@ -29,6 +40,10 @@ from tests.marks import SLOW, slow_after
 from tests.truth import brute_force, gaussian, random_allocation, two_bins
 
 MIXTURE, NOISE, REPLACE = Direction.MIXTURE_FIRST, Direction.NOISE_FIRST, Direction.REPLACE
+
+
+TWO_EPOCHS = dominating_pair(square_root(8, 4), 4, 0.8)
+EQUAL = Pair(np.eye(8), 0.7)
 
 
 def sharp(pair: Pair, direction: Direction, epsilon: float) -> Sampler:
@@ -165,7 +180,7 @@ def test_memory_does_not_grow_with_the_number_of_samples() -> None:
     code = """
         import re
         from galton.guarantee import Direction
-from galton.pair import dominating_pair
+        from galton.pair import dominating_pair
         from galton.sampling import PlainSampler, draws
         from galton.strategies import square_root
 
@@ -359,6 +374,52 @@ def test_the_range_is_never_exceeded_and_bounds_delta(
     values = sampler.values(draw, epsilon, rounding=-1)
     assert np.isfinite(values).all()
     assert values.mean() - 6 * values.std() / math.sqrt(values.size) <= certain * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        HalfSpaceSampler(TWO_EPOCHS, 2.0),
+        *(
+            kind(EQUAL, direction, 2.0)
+            for kind in (MaximumSampler, OrderStatisticsSampler)
+            for direction in (MIXTURE, NOISE)
+        ),
+    ],
+    ids=lambda sampler: f"{sampler.name}-{sampler.direction.value}",
+)
+def test_an_epsilon_below_that_of_the_samples_is_refused(sampler: Sampler) -> None:
+    """They were drawn given an event that holds all losses above their epsilon, and not those below."""
+    draw = sampler.draw(1, 0)
+    for epsilon in (2.0, 2.5):
+        assert (sampler.values(draw, epsilon) <= sampler.value_range(epsilon)).all()
+        assert sampler.lost_delta(epsilon) < 1e-10
+    for epsilon in (0.5, math.nextafter(2.0, 0.0), 0.0, -1.0, math.nan):
+        for ask in (
+            sampler.value_range,
+            sampler.lost_delta,
+            partial(sampler.values, draw),
+            partial(sampler.values, draw, rounding=1),
+            partial(sampler.values, draw, rounding=-1),
+        ):
+            with pytest.raises(InvalidArgument, match=r"^epsilon = .*must be at least 2.0.* sampler") as caught:
+                ask(epsilon)
+            assert caught.value.value is epsilon
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_samples_of_no_event_serve_every_epsilon(direction: Direction) -> None:
+    """Plain and tilted ones: also below the epsilon that the order was chosen for."""
+    kinds: list[Sampler] = [PlainSampler(TWO_EPOCHS, direction)]
+    if direction is not NOISE:
+        kinds.append(TiltedSampler(TWO_EPOCHS, direction, 2.0))
+    for sampler in kinds:
+        for epsilon in (0.0, 0.5, 3.0):
+            at_hand, error = mean(sampler, epsilon, 200_000)
+            made_for, other = mean(sharp(TWO_EPOCHS, direction, epsilon), epsilon, 200_000, seed=2)
+            assert abs(at_hand - made_for) < 5 * math.hypot(error, other)
+        with pytest.raises(InvalidArgument, match="epsilon"):
+            sampler.value_range(-0.1)
 
 
 def test_the_order_has_the_smallest_range() -> None:

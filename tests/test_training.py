@@ -129,6 +129,27 @@ def test_secrets_are_readable_by_their_owner_only_and_the_record_has_none(small_
     assert batches.seed not in (folder / "noise.journal").read_text()
 
 
+def test_a_model_is_saved_whole_or_the_last_one_stays(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def half(path: Path) -> None:
+        path.write_text("half a mo")
+        raise OSError(28, "No space left on device")
+
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 3)
+        run.save(lambda path: path.write_text("model"))
+        rounds_of(run, 5)
+        with pytest.raises(InvalidFile, match=r"model-5: cannot be written \(No space left"):
+            run.save(half)
+    assert not list(folder.glob(".*"))
+    assert stat.S_IMODE((folder / "model-3").stat().st_mode) == 0o600
+    with opened(small_plan, folder) as run:
+        assert run.round == 3
+        assert run.model is not None
+        assert run.model.read_text() == "model"
+
+
 def test_a_run_goes_on_with_its_own_batches_or_not_at_all(small_plan: Plan, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with opened(small_plan, folder) as run:

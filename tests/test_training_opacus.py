@@ -191,6 +191,7 @@ def test_resumed_from_a_checkpoint_it_ends_bit_by_bit_the_same(
         script.go_on(rounds)
         path = tmp_path / f"{rounds}.pt"
         script.engine.save_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
+        assert path.stat().st_mode & 0o777 == 0o600
         script.go_on(rounds + 1)  # lost, and computed again
         script.engine.close()
         script = Script(small_plan, tmp_path / "run")

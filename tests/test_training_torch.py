@@ -295,7 +295,7 @@ def test_strange_states_are_refused(small_plan: Plan, tmp_path: Path) -> None:
         (torch.optim.SGD(network().parameters(), lr=0.1).state_dict(), PlanViolated, "no run in it"),
         (state | {"galton": run | {"plan": "sha256:0"}}, PlanViolated, "plan = sha256:0"),
         (state | {"galton": run | {"batches": run["batches"] | {"seed": "0" * 64}}}, PlanViolated, "other batches"),
-        (state | {"galton": run | {"noise": changed}}, InvalidFile, "noise.npz"),
+        (state | {"galton": run | {"noise": changed}}, InvalidFile, "state: is not a noise state"),
     ]
     for wrong, error, words in strange:
         with pytest.raises(error, match=words):

@@ -1,19 +1,35 @@
-"""Reading and writing JSON so that nothing already on disk is ever lost."""
+"""Files that are there whole or not at all, whatever happens while they are written; and JSON.
+
+Everything galton writes goes through `replacing` or, for whole folders, `new_folder`: a temporary in the same folder,
+fsync, rename, fsync of the folder. Only the journal of the noise (`noise/journal.py`) appends instead.
+"""
 
 from __future__ import annotations
 
 import enum
+import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
-import tempfile
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from galton.errors import InvalidFile
+import numpy as np
+
+from galton.errors import FloatArray, InvalidFile
 
 Json = dict[str, Any]
+
+_PREFIX = ".galton-"
+_LOCK = ".galton-lock"
+"""Held by the writer of a temporary folder for as long as it lives."""
 
 
 def canonical(value: Any) -> str:
@@ -41,37 +57,228 @@ def digest(value: Any) -> str:
 
 
 def write_text(path: Path, text: str, secret: bool = False) -> None:
-    """Writes text as `write_bytes` does."""
+    """Writes text as `replacing` does."""
     write_bytes(path, text.encode(), secret)
 
 
 def write_bytes(path: Path, content: bytes, secret: bool = False) -> None:
-    """Writes to a temporary file beside `path`, then renames: a failure leaves the old file as it was.
+    """Writes bytes as `replacing` does."""
+    with replacing(path, secret) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
+    """Yields a path of the same name; the file that the block writes there takes the place of `path`.
+
+    Formal guarantees, if the block ends without an error:
+      - `path` has the new content, and keeps it through a crash of the machine.
+    and at every moment, also if the block fails or the process is killed:
+      - `path` has the old content or the new, whole; or is not there, if it was not there before.
+      - Nobody but the owner can read what is not in its place yet: it is in a folder of mode 0700. Once it is in its
+        place it has the mode of any new file, or 0600.
+    An error in the last step, the fsync of the folder, is told as any other, with the new content in its place.
 
     Args:
+      path: a file, or a link to one, which then stays a link. Its folder is made if it is not there.
       secret: readable by its owner only.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".galton-")
-    except (OSError, ValueError) as error:
-        raise InvalidFile(f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, 0o600 if secret else 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
-        raise
+    with _in_place_of(path) as temporary:
+        if path.exists() and not path.is_file():
+            raise InvalidFile(f"{path}: cannot be written (it is there and is not a file)")
+        yield temporary
+        if not temporary.is_file():
+            raise InvalidFile(f"{path}: cannot be written (nothing was written to the path that was given for it)")
+        if secret:
+            temporary.chmod(0o600)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yields a new folder that, with all that the block puts into it, takes the place of `path`.
+
+    What `replacing` guarantees for a file holds for the folder and all its files together. `path` must not be there,
+    or be an empty folder.
+    """
+    with _in_place_of(path) as temporary:
+        temporary.mkdir()
+        yield temporary
+
+
+@contextmanager
+def scratch(parent: Path, purpose: Path | None = None) -> Iterator[Path]:
+    """Yields a new folder in `parent`, of mode 0700, which is removed in the end with all that is left in it.
+
+    What killed processes left in `parent` is removed first. A temporary folder is named after the running kernel (its
+    boot id) and has a lock file (flock) that its writer holds. One of this kernel whose lock is free has no writer any
+    more: the lock goes with the last process that has it, in whatever container that was, where process ids
+    would tell nothing or, taken again by another process, the wrong thing. All else is left alone: folders of another
+    kernel, which may be those of a live writer on a shared file system that does not share locks; of file systems
+    without locks; of earlier versions of galton.
+
+    Args:
+      parent: an existing folder.
+      purpose: what an error names; `parent` unless given.
+    """
+    named = purpose or parent
+    try:
+        _sweep(parent)
+        folder, lock = _claim(parent)
+    except OSError as error:
+        raise _refusal(named, error) from None
+    try:
+        yield folder
+    except OSError as error:
+        if not _is_about(error, folder):
+            raise
+        raise _refusal(named, error) from error
+    finally:
+        _remove(folder)
+        if lock is not None:
+            os.close(lock)
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Makes a folder and those above it, unless they are there, so that they outlast a crash of the machine."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    for place in missing:
+        sync_folder(place.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Has the names of the files in a folder reach the disk."""
+    with _closing(os.open(folder, os.O_RDONLY)) as handle:
+        _fsync_folder(handle)
+
+
+@contextmanager
+def _in_place_of(path: Path) -> Iterator[Path]:
+    try:
+        target = Path(os.path.realpath(path))
+        make_folder(target.parent)
+        parent = os.open(target.parent, os.O_RDONLY)
+    except OSError as error:
+        raise _refusal(path, error) from None
+    except ValueError as error:  # no name of a file at all
+        raise InvalidFile(f"{path}: cannot be written ({error})") from None
+    with _closing(parent), scratch(target.parent, path) as folder:
+        temporary = folder / target.name
+        try:
+            yield temporary
+        except InvalidFile as error:  # of a file inside of a temporary folder
+            if str(temporary) not in str(error):
+                raise
+            raise InvalidFile(str(error).replace(str(temporary), str(path))) from error
+        _sync(temporary)
+        os.replace(temporary, target)
+        _fsync_folder(parent)
+
+
+def _refusal(path: Path, error: OSError) -> InvalidFile:
+    return InvalidFile(f"{path}: cannot be written ({error.strerror or error})")
+
+
+def _is_about(error: OSError, folder: Path) -> bool:
+    """Whether an error may come from writing to `folder`: it names no other file and is none of a network."""
+    names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    return not isinstance(error, ConnectionError | TimeoutError) and (
+        not names or any(name.startswith(str(folder)) for name in names)
+    )
+
+
+def _sync(path: Path) -> None:
+    """Has a file, or a folder with all that is in it, reach the disk."""
+    if path.is_symlink():
+        return
+    if path.is_dir():
+        for entry in path.iterdir():
+            _sync(entry)
+        sync_folder(path)
+    else:
+        with _closing(os.open(path, os.O_RDONLY)) as handle:
+            os.fsync(handle)
+
+
+def _fsync_folder(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # so says a file system that cannot, and need not, do this
+            raise
+
+
+@contextmanager
+def _closing(handle: int) -> Iterator[int]:
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@cache
+def _kernel() -> str | None:
+    """Returns what tells this run of the machine's kernel from any other, the same in all its containers."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    except OSError:
+        return None
+
+
+def _claim(parent: Path) -> tuple[Path, int | None]:
+    """Makes a temporary folder and takes its lock; without a lock the folder has a name that nobody judges."""
+    own = f"{os.getpid()}-{secrets.token_hex(8)}"
+    while _kernel() is not None:
+        folder = parent / f"{_PREFIX}{_kernel()}-{own}"
+        folder.mkdir(mode=0o700)
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileNotFoundError:  # it was empty, and so was swept away
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            os.close(lock)
+            _remove(folder)
+            break
+        if (folder / _LOCK).exists():
+            return folder, lock
+        os.close(lock)  # swept away before it was locked
+    folder = parent / f"{_PREFIX}unlocked-{own}"
+    folder.mkdir(mode=0o700)
+    return folder, None
+
+
+def _sweep(parent: Path) -> None:
+    """Removes temporary folders whose writers are dead, and no other."""
+    if _kernel() is None:
+        return
+    for folder in parent.glob(f"{_PREFIX}{_kernel()}-*"):
+        with suppress(OSError):
+            _remove_if_dead(folder)
+
+
+def _remove_if_dead(folder: Path) -> None:
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        folder.rmdir()  # fails unless it is empty; a writer that had come no farther makes another
+        return
+    with _closing(lock):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a temporary folder, its lock last, so that what an interruption leaves can still be judged."""
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry.name != _LOCK:
+                entry.unlink()
+        (folder / _LOCK).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def read_json(path: Path) -> Json:
@@ -93,3 +300,17 @@ def read_json(path: Path) -> Json:
     if not isinstance(value, dict):
         raise InvalidFile(f"{path}: must hold a JSON object, not a {type(value).__name__}")
     return value
+
+
+def read_npy(path: str) -> FloatArray:
+    """Reads a .npy file with a real 1-D or 2-D array; never unpickles."""
+    try:
+        with open(path, "rb") as file:
+            values = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    except Exception:  # the header of a .npy file is Python source, and can fail in every way that source can
+        raise InvalidFile(f"{path}: is not a .npy file of numbers") from None
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu" or values.ndim not in (1, 2):
+        raise InvalidFile(f"{path}: must hold a real array with one or two axes")
+    return np.asarray(values, dtype=np.float64)

@@ -1,12 +1,12 @@
-"""What every plot shares: written beside its place first, so that a failure leaves the old file as it was."""
+"""What every plot shares."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from galton.errors import GaltonError, InvalidArgument, InvalidFile
+from galton import files
+from galton.errors import GaltonError, InvalidArgument
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -34,16 +34,12 @@ def check_plot_path(path: str | Path) -> Path:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Writes a matplotlib figure and closes it."""
+    """Writes a matplotlib figure and closes it; a failure leaves the old file as it was."""
     from matplotlib import pyplot
 
     target = check_plot_path(path)
-    temporary = target.with_name(f".galton-{os.getpid()}-{target.name}")
     try:
-        figure.savefig(temporary, dpi=160)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
+        with files.replacing(target) as temporary:
+            figure.savefig(temporary, dpi=160)
     finally:
-        temporary.unlink(missing_ok=True)
         pyplot.close(figure)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from galton.errors import FloatArray, InvalidArgument, InvalidFile, array, count, positive, real
+from galton.files import read_npy
 
 
 class Workload(ABC):
@@ -140,8 +141,6 @@ def parse_workload(text: str, rounds: int) -> Workload:
             raise InvalidArgument("workload", text, "momentum must be at least 0 and below 1")
         return momentum(rounds, value, cooldown(rounds) if plus else None)
     if text.endswith(".npy"):
-        from galton.strategies.spec import read_npy
-
         try:
             workload = MatrixWorkload(read_npy(text))
         except InvalidArgument as error:

@@ -59,7 +59,7 @@ class Ledger:
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Spent]]:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            files.make_folder(self.path.parent)
             lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
         except OSError as error:
             raise InvalidFile(

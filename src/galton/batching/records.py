@@ -59,12 +59,16 @@ def shuffle_records(
     """
     folder, words = Path(folder), Words(check_seed(seed))
     count("shards", shards, at_most=1000)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        files.make_folder(folder)
+    except OSError as error:
+        raise InvalidFile(f"{folder}: cannot be made ({error.strerror})") from None
     if (folder / INDEX).exists():
         raise InvalidFile(f"{folder / INDEX}: is there already; take an empty folder")
-    sizes = _spread(records, folder, shards, words)
-    for shard, size in enumerate(sizes):
-        _shuffle_shard(folder, shard, size, words)
+    with files.scratch(folder) as parts:
+        sizes = _spread(records, parts, shards, words)
+        for shard, size in enumerate(sizes):
+            _shuffle_shard(_shard(parts, shard), _shard(folder, shard), shard, size, words)
     files.write_text(folder / INDEX, json.dumps({"format": FORMAT, "sizes": sizes}) + "\n")
     return ShuffledRecords(folder, tuple(sizes))
 
@@ -82,7 +86,7 @@ def open_records(folder: str | Path) -> ShuffledRecords:
 def _spread(records: Iterable[bytes], folder: Path, shards: int, words: Words) -> list[int]:
     sizes = [0] * shards
     with ExitStack() as stack:
-        parts = [stack.enter_context(open(_shard(folder, shard, ".part"), "wb")) for shard in range(shards)]
+        parts = [stack.enter_context(_shard(folder, shard).open("wb")) for shard in range(shards)]
         where = np.zeros(0, np.uint32)
         for position, record in enumerate(records):
             if position % BLOCK == 0:
@@ -93,12 +97,11 @@ def _spread(records: Iterable[bytes], folder: Path, shards: int, words: Words) -
     return sizes
 
 
-def _shuffle_shard(folder: Path, shard: int, size: int, words: Words) -> None:
-    part = _shard(folder, shard, ".part")
-    with open(part, "rb") as file:
+def _shuffle_shard(part: Path, target: Path, shard: int, size: int, words: Words) -> None:
+    with part.open("rb") as file:
         records = list(_records(file, size))
     order = np.argsort(words.draw("order", shard, size, np.uint64), kind="stable")
-    with open(_shard(folder, shard), "wb") as file:
+    with files.replacing(target) as temporary, temporary.open("wb") as file:
         for index in order:
             file.write(len(records[index]).to_bytes(8, "little") + records[index])
     part.unlink()
@@ -116,5 +119,5 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
     return data
 
 
-def _shard(folder: Path, shard: int, suffix: str = ".records") -> Path:
-    return folder / f"shard-{shard:04d}{suffix}"
+def _shard(folder: Path, shard: int) -> Path:
+    return folder / f"shard-{shard:04d}.records"

@@ -9,11 +9,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,29 +27,30 @@ VERSION = 1
 
 def save_state(path: str | Path, noise: CorrelatedNoise, state: NoiseState) -> None:
     """Writes the state to one file; a failure leaves the old file as it was."""
+    with files.replacing(Path(path), secret=True) as temporary, temporary.open("wb") as file:
+        write_state(file, noise, state)
+
+
+def write_state(file: IO[bytes], noise: CorrelatedNoise, state: NoiseState) -> None:
+    """Writes the state to an open file."""
     arrays = _arrays(state)
     about = {"format": FORMAT, "version": VERSION, "noise": noise.digest, "shapes": _shapes(state.layout)}
     about["hash"] = _hash(about, arrays)
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".galton-")  # mode 0600, and it stays that way
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, about=np.frombuffer(files.canonical(about).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InvalidFile(f"{path}: cannot be written ({error.strerror})") from None
+    np.savez(file, about=np.frombuffer(files.canonical(about).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
 
 def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseState:
     """Reads a state that `save_state` wrote for this noise and for parameters of these shapes."""
-    about, arrays = _read(Path(path))
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    return read_state(content, str(path), noise, params)
+
+
+def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) -> NoiseState:
+    """Reads the content of a file that `save_state` wrote; errors name `path`."""
+    about, arrays = _read(content, path)
     if about.get("format") != FORMAT or about.get("version") != VERSION:
         raise InvalidFile(f"{path}: is not a noise state of version {VERSION}")
     if about.pop("hash", None) != _hash(about, arrays):
@@ -85,15 +84,13 @@ def _hash(about: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> str
     return "blake2b:" + digest.hexdigest()
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+def _read(content: bytes, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         about = json.loads(arrays.pop("about").tobytes())
         if not isinstance(about, dict) or not {"key", "round"} <= set(arrays):
             raise ValueError
-    except OSError as error:
-        raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         raise InvalidFile(f"{path}: is not a noise state, or was damaged") from None
     return about, arrays

@@ -44,7 +44,7 @@ class NoiseReused(GaltonError):
 def hold(path: Path) -> IO[str]:
     """Opens a file that only one process can hold at a time, readable by its owner only; made if it is not there."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be opened ({error.strerror})") from None
@@ -75,6 +75,7 @@ class Journal:
         self._file = hold(self.path)
         try:
             self._begin(header)
+            files.sync_folder(self.path.parent)  # a journal that a crash takes away would let noise out again
         except BaseException:
             self.close()
             raise

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 from galton import files
@@ -35,22 +33,10 @@ def save_plan(plan: Plan, folder: str | Path) -> Path:
     """Writes the plan to a new folder, whole or not at all; `sha256sum -c SHA256SUMS` checks it without galton."""
     target = check_free(folder)
     plan.check()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=".galton-"))
-    except OSError as error:
-        raise InvalidFile(f"{target}: cannot be made ({error.strerror})") from None
-    try:
+    with files.new_folder(target) as made:
         files.write_text(made / PLAN, plan.text)
         save_strategy(plan.strategy, made / STRATEGY)
         files.write_text(made / SUMS, _sums(made))
-        made.chmod(0o755)
-        os.replace(made, target)
-    except BaseException as error:
-        shutil.rmtree(made, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise InvalidFile(f"{target}: cannot be written ({error.strerror})") from None
-        raise
     return target
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import FloatArray, count
+from galton.errors import FloatArray, InvalidArgument, count
 from galton.guarantee import Direction
 
 SEED_LIMIT = 2**53
@@ -74,7 +74,8 @@ class Sampler(ABC):
     """Independent samples whose mean is delta at every epsilon >= `least_epsilon`, and whose range is known.
 
     V(epsilon) = exp(log_weight) * (1 - exp(epsilon - loss))_+ lies in [0, value_range(epsilon)] and has mean
-    delta(epsilon) in this `direction`. A chunk is a pure function of (sampler, seed, index).
+    delta(epsilon) in this `direction`. A chunk is a pure function of (sampler, seed, index). Below `least_epsilon`,
+    where samples would miss a part of delta, everything that takes an epsilon refuses.
 
     Attributes:
       direction: which divergence is estimated.
@@ -100,9 +101,16 @@ class Sampler(ABC):
         with wide_jax():
             vars(self).update(state["others"], **{name: jnp.asarray(one) for name, one in state["arrays"].items()})
 
-    @abstractmethod
     def value_range(self, epsilon: float) -> float:
         """Returns R with 0 <= V(epsilon) <= R."""
+        if not epsilon >= self.least_epsilon:
+            remedy = f"must be at least {self.least_epsilon}, the least that this {self.name} sampler is valid for"
+            raise InvalidArgument("epsilon", epsilon, remedy)
+        return self._range_at(epsilon)
+
+    @abstractmethod
+    def _range_at(self, epsilon: float) -> float:
+        """The range, for an epsilon that is allowed."""
 
     @abstractmethod
     def draw(self, seed: int, index: int) -> Draw:
@@ -110,11 +118,12 @@ class Sampler(ABC):
 
     def values(self, draw: Draw, epsilon: float, rounding: int = 0) -> FloatArray:
         """Returns V(epsilon); rounding +1 (-1) gives values whose mean is not below (above) delta despite the slack."""
+        value_range = self.value_range(epsilon)
         slack = rounding * self.slack.epsilon
         log_weight = draw.log_weight + self.order * slack
         with np.errstate(over="ignore"):
             values = np.exp(log_weight) * -np.expm1(np.minimum(epsilon - slack - draw.loss, 0.0))
-        return np.minimum(values, self.value_range(epsilon))
+        return np.minimum(values, value_range)
 
     def lost_delta(self, epsilon: float) -> float:
         """Returns how much of delta may hide in samples that floating point lost."""

@@ -98,7 +98,10 @@ def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
 
 
 class HalfSpaceSampler(Sampler):
-    """Draws noise conditioned on the half-space outside of which the value is zero; R = Phi(bound)."""
+    """Draws noise conditioned on the half-space outside of which the value is zero; R = Phi(bound).
+
+    Losses between a smaller epsilon and this one are outside of it: `least_epsilon`.
+    """
 
     name: ClassVar[str] = "half-space"
     direction = Direction.NOISE_FIRST
@@ -132,7 +135,7 @@ class HalfSpaceSampler(Sampler):
         """The weights p of the half-space."""
         return self._space.weights
 
-    def value_range(self, epsilon: float) -> float:
+    def _range_at(self, epsilon: float) -> float:
         return math.exp(self._log_range) * (1 + 1e-9)
 
     def draw(self, seed: int, index: int) -> Draw:

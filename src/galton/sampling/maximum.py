@@ -72,7 +72,7 @@ class MaximumSampler(Sampler):
         self.event = top_event(self.modes, direction, epsilon, self.slack.epsilon)
         self.layout = layout(self.modes.modes, most_blocks=8, largest_block=1 << 11)
 
-    def value_range(self, epsilon: float) -> float:
+    def _range_at(self, epsilon: float) -> float:
         return min(1.0, math.exp(self.event.log_mass) * (1 + 1e-9))
 
     def lost_delta(self, epsilon: float) -> float:

@@ -69,7 +69,7 @@ class OrderStatisticsSampler(Sampler):
         self._others = self.modes.modes - (1 if direction is Direction.MIXTURE_FIRST else 0)
         self._ranks = np.array(ranks(self._others, growth) if self._others else [], np.int64)
 
-    def value_range(self, epsilon: float) -> float:
+    def _range_at(self, epsilon: float) -> float:
         return min(1.0, math.exp(self.event.log_mass) * (1 + 1e-9))
 
     def lost_delta(self, epsilon: float) -> float:

@@ -44,7 +44,7 @@ class PlainSampler(Sampler):
             self._gram = jnp.asarray(factor.gram, self.dtype)
             self._half = jnp.asarray(diagonal / 2, self.dtype)
 
-    def value_range(self, epsilon: float) -> float:
+    def _range_at(self, epsilon: float) -> float:
         return 1.0
 
     def draw(self, seed: int, index: int) -> Draw:

@@ -157,7 +157,9 @@ def _bisect(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
 class TiltedSampler(Sampler):
     """Draws 1 + t modes, attracted to each other by G, and a point around their sum; unbiased, with range R_t.
 
-    The order t is the one with the smallest range at `epsilon`, never chosen by what samples look like.
+    The order t is the one with the smallest range at `epsilon`, never chosen by what samples look like. The samples are
+    valid at every other epsilon too, with another range: nothing in section 3 of docs/math.md rests on the one that t
+    was chosen for.
     """
 
     name: ClassVar[str] = "tilted"
@@ -188,7 +190,7 @@ class TiltedSampler(Sampler):
             self._root = jnp.asarray(factor.root.T, self.dtype)
             self._half = jnp.asarray(gram.diagonal() / 2, self.dtype)
 
-    def value_range(self, epsilon: float) -> float:
+    def _range_at(self, epsilon: float) -> float:
         return math.exp(min(self.tilt.log_range(epsilon), 700.0))
 
     def draw(self, seed: int, index: int) -> Draw:

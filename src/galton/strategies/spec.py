@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from galton.errors import FloatArray, InvalidArgument, InvalidFile, count
+from galton.files import read_npy
 from galton.strategies.base import Strategy
 from galton.strategies.codec import load_strategy
 from galton.strategies.dense import Dense
@@ -54,17 +53,3 @@ def _from_file(path: str, rounds: int, allow_negative: bool) -> Strategy:
 def _from_array(values: FloatArray, rounds: int, allow_negative: bool) -> Strategy:
     tolerant = allow_negative or bool((values < 0).any())  # negative entries are refused with those of other files
     return Toeplitz(rounds, values, tolerant) if values.ndim == 1 else Dense(values, tolerant)
-
-
-def read_npy(path: str) -> FloatArray:
-    """Reads a .npy file with a real 1-D or 2-D array; never unpickles."""
-    try:
-        with open(path, "rb") as file:
-            values = np.lib.format.read_array(file, allow_pickle=False)
-    except OSError as error:
-        raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
-    except Exception:  # the header of a .npy file is Python source, and can fail in every way that source can
-        raise InvalidFile(f"{path}: is not a .npy file of numbers") from None
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu" or values.ndim not in (1, 2):
-        raise InvalidFile(f"{path}: must hold a real array with one or two axes")
-    return np.asarray(values, dtype=np.float64)

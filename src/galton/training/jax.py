@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from galton import files
 from galton.errors import InvalidArgument, InvalidFile, count, positive
 from galton.noise import NoiseState
 from galton.noise.layout import Tree
@@ -214,8 +215,8 @@ def _examples(data: Tree) -> int:
 
 
 def save_tree(path: Path, tree: Tree) -> None:
-    """Writes the arrays of a tree to a file."""
-    with open(path, "wb") as file:
+    """Writes the arrays of a tree to a file, whole or not at all."""
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, *map(np.asarray, jax.tree.leaves(tree)))
 
 

@@ -16,6 +16,7 @@ that a checkpoint has the noise in it. Distributed training, per-layer and adapt
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.dlpack import from_dlpack
 
+from galton import files
 from galton.errors import InvalidArgument
 from galton.plan import Plan, load_plan
 from galton.training.opacus_batches import Delivery, PlanLoader
@@ -383,6 +385,14 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         loader = PlanLoader(self.run, data_loader, batch_first)
         self._delivery = loader.delivery
         return loader
+
+    def save_checkpoint(self, *, path: Any, **options: Any) -> None:
+        """Saves as Opacus does, but whole or not at all and readable by its owner only: it has the key of the noise."""
+        if not isinstance(path, str | os.PathLike):
+            super().save_checkpoint(path=path, **options)
+            return
+        with files.replacing(Path(path), secret=True) as temporary:
+            super().save_checkpoint(path=temporary, **options)
 
     def close(self) -> dict[str, Any]:
         """Ends the run, or this part of it; returns the record, which record.json has too."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import tempfile
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,8 @@ import numpy as np
 from galton import files
 from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidFile
-from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed, load_state, save_state
+from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed
+from galton.noise.checkpoint import read_state, write_state
 from galton.noise.journal import hold
 from galton.noise.layout import Tree
 from galton.plan import Plan, load_plan
@@ -99,7 +99,7 @@ class TrainingRun:
         check_same("clip_norm", clip_norm, self.plan.clip_norm)
         self.folder = Path(folder)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.make_folder(self.folder, mode=0o700)
         except OSError as error:
             raise InvalidFile(f"{self.folder}: cannot be made ({error.strerror})") from None
         resumed = self._about.exists()
@@ -227,10 +227,8 @@ class TrainingRun:
             in between leaves the last model with the last state of the noise.
         """
         if write is not None:
-            target = self._model(self.round)
-            beside = target.with_name(f".{target.name}.writing")
-            write(beside)
-            os.replace(beside, target)
+            with files.replacing(self._model(self.round), secret=True) as temporary:
+                write(temporary)
         self._noise.save()
         self._unsettled = False
         for old in self.folder.glob("model-*"):
@@ -245,11 +243,10 @@ class TrainingRun:
         was taken counts as saved as soon as training goes on or the run is closed: states before it are refused from
         then on. So write it down first.
         """
-        with tempfile.TemporaryDirectory(dir=self.folder) as place:
-            save_state(Path(place) / "noise.npz", self._noise.noise, self._noise.state)
-            noise = (Path(place) / "noise.npz").read_bytes()
+        noise = io.BytesIO()
+        write_state(noise, self._noise.noise, self._noise.state)
         self._unsettled = True
-        return {"plan": self.plan.digest, "batches": dict(self._body["batches"]), "noise": noise}
+        return {"plan": self.plan.digest, "batches": dict(self._body["batches"]), "noise": noise.getvalue()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from a state that `state` returned, in this folder; it counts as saved.
@@ -262,16 +259,13 @@ class TrainingRun:
         check_same("plan", state["plan"], self.plan.digest)
         if state["batches"] != self._body["batches"]:
             raise PlanViolated(f"state: belongs to other batches than the run in {self.folder}")
-        with tempfile.TemporaryDirectory(dir=self.folder) as place:
-            path = Path(place) / "noise.npz"
-            path.write_bytes(state["noise"])
-            path.chmod(0o600)
-            found = load_state(path, self._noise.noise, self._shapes)
-            if not np.array_equal(found.key, self._noise.state.key):
-                raise PlanViolated(f"state: has another noise key than the run in {self.folder}")
+        restored = read_state(state["noise"], "state", self._noise.noise, self._shapes)
+        if not np.array_equal(restored.key, self._noise.state.key):
+            raise PlanViolated(f"state: has another noise key than the run in {self.folder}")
+        with files.replacing(self.folder / "noise.npz", secret=True) as temporary:
+            temporary.write_bytes(state["noise"])
             self._settle()
-            self._noise.journal.checkpoint(int(found.round))
-            os.replace(path, self.folder / "noise.npz")
+            self._noise.journal.checkpoint(int(restored.round))
         noise = self._noise.noise
         self._noise.close()
         self._noise = self._open_noise(noise)

@@ -302,7 +302,6 @@ def train(
         loader = plan_loader(run, data, num_workers=workers)
 
         def write(path: Path) -> None:
-            path.touch(mode=0o600)
             torch.save({"model": model.state_dict(), "optimizer": private.state_dict()}, path)
 
         if run.model is not None:

@@ -1,0 +1,90 @@
+"""The public surface: every name loads on its first use, and type checkers know it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import galton
+
+NAMES: list[str] = vars(galton)["__all__"]
+CHECKED = """
+import galton
+from galton import *
+from galton import nothing_of_the_kind  # line 4
+galton.no_such_name  # line 5
+reveal_type(galton.dominating_pair(galton.identity(4), 2))
+reveal_type(Pair)
+reveal_type(galton.__version__)
+"""
+QUICKLY = """
+[mypy]
+strict = true
+follow_imports = silent
+[mypy-numpy.*,jax.*,scipy.*,optax.*,torch.*,opacus.*,distributed.*,dp_accounting.*,threadpoolctl.*,matplotlib.*]
+follow_imports = skip
+ignore_missing_imports = true
+"""
+"""Other packages are not looked at: that would take minutes."""
+
+
+def test_every_name_is_there_and_stands_in_the_list_once() -> None:
+    assert len(set(NAMES)) == len(NAMES) > 50
+    for name in NAMES:
+        value = getattr(galton, name)
+        assert value is not None
+        assert not inspect.ismodule(value)
+    assert dir(galton) == NAMES == sorted(NAMES)
+    with pytest.raises(AttributeError, match="module 'galton' has no attribute 'no_such_name'"):
+        _ = galton.no_such_name  # type: ignore[attr-defined]
+
+
+def test_a_star_import_brings_them_all() -> None:
+    names: dict[str, Any] = {}
+    exec("from galton import *", names)
+    assert names.keys() - {"__builtins__"} == set(NAMES)
+    assert names["Pair"] is galton.Pair
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert galton.__version__ == version("galton")
+
+
+def test_importing_galton_imports_nothing_large() -> None:
+    code = """
+import sys
+import galton
+dir(galton), galton.__version__
+assert not {"jax", "numpy", "scipy"} & set(sys.modules), "too much imported"
+galton.InvalidFile
+assert not {"jax", "scipy"} & set(sys.modules), "too much imported for one name"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_type_checkers_know_the_names_and_report_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = pytest.importorskip("mypy.api")
+    (tmp_path / "mypy.ini").write_text(QUICKLY)
+    (tmp_path / "script.py").write_text(CHECKED)
+    monkeypatch.setenv("MYPYPATH", str(Path(galton.__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    words = ["--config-file", "mypy.ini", "--cache-dir", str(tmp_path / "cache"), "--no-error-summary", "script.py"]
+    told, problems, code = api.run(words)
+    assert (problems, code) == ("", 1)
+    expected = {
+        4: ("error", '"nothing_of_the_kind"'),
+        5: ("error", '"no_such_name"'),
+        6: ("note", '"galton.pair.Pair"'),
+        7: ("note", "-> galton.pair.Pair"),
+        8: ("note", '"str"'),
+    }
+    assert len(told.splitlines()) == len(expected)
+    for line, (number, (kind, fragment)) in zip(told.splitlines(), expected.items(), strict=True):
+        assert line.startswith(f"script.py:{number}: {kind}: ")
+        assert fragment in line
