@@ -146,8 +146,8 @@ CASES: list[Case] = [
         ("compare",),
         ("--epsilons", "one", "--epsilons = 'one': must be numbers separated by commas"),
         ("--epsilon", "1,0", "--epsilons[1] = 0.0: must be greater than 0"),
-        ("--mechanisms", "sgd", "--mechanisms = 'sgd': must be one of dpsgd-unamplified"),
-        ("--baseline", "sgd", "--baseline = 'sgd': must be one of dpsgd-unamplified"),
+        ("--mechanisms", "sgd", "--mechanisms = 'sgd': must be one of dpsgd-balls-in-bins"),
+        ("--baseline", "sgd", "--baseline = 'sgd': must be one of dpsgd-balls-in-bins"),
         ("--plot", "c.txt", "--plot = 'c.txt': must end in .png"),
     ),
     *rows(

@@ -76,7 +76,7 @@ def delta(
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     epsilon: options.Epsilon,
-    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
+    adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.EstimationOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
@@ -86,10 +86,10 @@ def delta(
 
     strategy, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
-        estimate = accounting.delta(pair, epsilon, adjacency, options=accounting_options)
+        estimate = accounting.delta(pair, epsilon, Adjacency(adjacency), options=accounting_options)
         found = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, epsilon, adjacency)
+        _with_merge_loss(found, strategy, pair, epsilon, Adjacency(adjacency))
     if as_json:
         return show.print_json(found)
     rows = [
@@ -111,7 +111,7 @@ def epsilon(
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     delta: options.Delta,
-    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
+    adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.EstimationOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
@@ -121,10 +121,10 @@ def epsilon(
 
     strategy, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
-        estimate = accounting.epsilon(pair, delta, adjacency, options=accounting_options)
+        estimate = accounting.epsilon(pair, delta, Adjacency(adjacency), options=accounting_options)
         found = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, found["epsilon"], adjacency)
+        _with_merge_loss(found, strategy, pair, found["epsilon"], Adjacency(adjacency))
     if as_json:
         return show.print_json(found)
     rows = [
@@ -147,7 +147,7 @@ def profile(
     noise_multiplier: options.Multiplier,
     epsilons: Annotated[str | None, typer.Option(help="Comma-separated epsilons [a grid down to delta 1e-9].")] = None,
     points: Annotated[int, typer.Option(help="Points of the default grid.")] = 17,
-    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
+    adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.ProfileOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
@@ -158,7 +158,7 @@ def profile(
     strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
     with execution.options(**asdict(settings)) as accounting_options:
-        curve = accounting.profile(pair, grid, adjacency, points=points, options=accounting_options)
+        curve = accounting.profile(pair, grid, Adjacency(adjacency), points=points, options=accounting_options)
         found = curve.to_json() | _described(mechanism.strategy, strategy, pair)
         found["noise_multiplier"] = noise_multiplier
     if as_json:
@@ -185,7 +185,7 @@ def calibrate(
     delta: options.Delta,
     tau: Annotated[float, typer.Option(help="Aim at delta / tau, so that a certificate has room.")] = 1.05,
     workload: options.WorkloadName = "prefix",
-    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
+    adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.CalibrationOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
@@ -194,7 +194,7 @@ def calibrate(
     from galton import accounting
     from galton.workloads import parse_workload
 
-    guarantee = Guarantee(epsilon, delta, adjacency)
+    guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     strategy, pair = mechanism.build()
     matrix = strategy.check_workload(parse_workload(workload, strategy.rounds))
     with execution.options(**asdict(settings)) as accounting_options:
@@ -212,7 +212,7 @@ def calibrate(
         "max_error": sigma * float(errors.max()),
         "workload": workload,
     }
-    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, adjacency)
+    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, Adjacency(adjacency))
     if as_json:
         return show.print_json(found)
     check = found["check"]
@@ -246,7 +246,7 @@ def certify(
     ] = None,
     failure: Annotated[float | None, typer.Option(help="Failure probability of this attempt [0.0015 * delta].")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the certificate to this file.")] = None,
-    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
+    adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.CertificationOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
@@ -256,7 +256,7 @@ def certify(
 
     if output is not None and output.is_dir():
         raise InvalidArgument("output", str(output), "is a folder; name a file")
-    guarantee = Guarantee(epsilon, delta, adjacency)
+    guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     _, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
         certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)

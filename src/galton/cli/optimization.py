@@ -39,7 +39,7 @@ def optimize(
     samples: Annotated[int, typer.Option(help="Samples per direction and iteration of the search.")] = 4096,
     iterations: Annotated[int, typer.Option(help="Iterations of a descent at most [60; 300 for paper].")] = 0,
     tau: Annotated[float, typer.Option(help="Calibrate to delta / tau, so that a certificate has room.")] = 1.05,
-    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
+    adjacency: options.AdjacencyName = options.ADJACENCY,
     confidence: options.Confidence = 0.999,
     execution: options.Execution,
     as_json: options.AsJson = False,
@@ -52,7 +52,7 @@ def optimize(
     from galton.strategies import save_strategy
     from galton.workloads import parse_workload
 
-    guarantee = Guarantee(epsilon, delta, adjacency)
+    guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     total = options.total_rounds(bins, epochs, rounds)
     if output is not None and (output.is_dir() or output.suffix != ".json"):
         raise InvalidArgument("output", str(output), "must be the name of a .json file")

@@ -28,8 +28,9 @@ Rounds = Annotated[int | None, typer.Option(help="Rounds of the run, if the last
 Multiplier = Annotated[float, typer.Option("--noise-multiplier", "-s", help="Noise multiplier, C at sensitivity 1.")]
 Epsilon = Annotated[float, typer.Option(help="epsilon.")]
 Delta = Annotated[float, typer.Option(help="delta.")]
+ADJACENCY = Adjacency.ADD_OR_REMOVE.value
 AdjacencyName = Annotated[
-    Adjacency, typer.Option("--adjacency", help="Which data sets are neighbours: " + ", ".join(Adjacency.names()) + ".")
+    str, typer.Option("--adjacency", help="Which data sets are neighbours: " + ", ".join(Adjacency.names()) + ".")
 ]
 SamplerName = Annotated[
     str, typer.Option("--sampler", help="auto, plain, tilted; for C = I also maximum, order-statistics.")

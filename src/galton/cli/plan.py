@@ -46,7 +46,7 @@ def plan(
     ] = None,
     micro_batch: Annotated[int, typer.Option(help="Make the places of a batch a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
-    adjacency: options.AdjacencyName = Adjacency.ADD_OR_REMOVE,
+    adjacency: options.AdjacencyName = options.ADJACENCY,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
@@ -54,7 +54,7 @@ def plan(
     from galton.plan import make_plan, save_plan
     from galton.plan.folder import check_free
 
-    guarantee = Guarantee(epsilon, delta, adjacency)
+    guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     check_free(output)
     with execution.options() as accounting_options:
         made = make_plan(

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from galton.errors import FloatArray
-from galton.strategies.tree import refined_variances
+from galton.strategies.honaker import refined_variances
 
 Shape = tuple[int, ...]
 

@@ -10,20 +10,12 @@ import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument, choice, count
 from galton.strategies.base import Strategy
+from galton.strategies.honaker import refined_variances
 
 if TYPE_CHECKING:
     from galton.strategies.streams import InverseStream
 
 DECODERS = ("honaker", "full")
-
-
-def refined_variances(height: int) -> FloatArray:
-    """Variance of a node's sum, by height, combined with its whole subtree (Honaker's estimate from below)."""
-    variances = np.ones(height + 1)
-    for level in range(1, height + 1):
-        children = 2 * variances[level - 1]
-        variances[level] = children / (1 + children)
-    return variances
 
 
 @dataclass(frozen=True, eq=False, repr=False)
