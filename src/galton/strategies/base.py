@@ -70,7 +70,7 @@ class Strategy(ABC):
     @classmethod
     @abstractmethod
     def from_parameters(cls, rounds: int, parameters: dict[str, Any]) -> Strategy:
-        """Rebuilds a strategy from `parameters()`."""
+        """Rebuilds a strategy from `parameters()`, in which strategies that it is made of have been rebuilt already."""
 
     def matrix(self) -> FloatArray:
         """Returns C as a dense matrix."""

@@ -30,7 +30,8 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
         raise InvalidArgument("allow_negative", parameters.get("allow_negative"), "must be true or false")
     size = count("rounds", rounds)
     try:
-        strategy = KINDS[kind].from_parameters(size, parameters)
+        parts = {name: _rebuilt(parameter) for name, parameter in parameters.items()}
+        strategy = KINDS[kind].from_parameters(size, parts)
     except GaltonError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError):
@@ -38,6 +39,11 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
     if set(strategy.parameters()) | {"allow_negative"} != set(parameters):
         raise InvalidArgument("parameters", sorted(parameters), f"are not those of a {kind} strategy")
     return strategy
+
+
+def _rebuilt(parameter: Any) -> Any:
+    """A parameter; one that is itself a strategy is rebuilt first."""
+    return strategy_from_json(parameter) if isinstance(parameter, dict) else parameter
 
 
 def save_strategy(strategy: Strategy, path: str | Path) -> None:

@@ -70,12 +70,10 @@ class Scaled(Strategy):
 
     @classmethod
     def from_parameters(cls, rounds: int, parameters: dict[str, Any]) -> Scaled:
-        from galton.strategies.codec import strategy_from_json
-
-        inner = dict(parameters["inner"])
-        if inner.get("allow_negative") is not parameters["allow_negative"]:
-            raise InvalidArgument("inner", inner.get("allow_negative"), "must agree with allow_negative outside")
-        scaled = cls(strategy_from_json(inner), parameters["weights"])
+        inner = parameters["inner"]
+        if inner.allow_negative is not parameters["allow_negative"]:
+            raise InvalidArgument("inner", inner.allow_negative, "must agree with allow_negative outside")
+        scaled = cls(inner, parameters["weights"])
         if scaled.rounds != rounds:
             raise InvalidArgument("rounds", rounds, f"must be those of the inner strategy, {scaled.rounds}")
         return scaled
