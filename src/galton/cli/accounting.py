@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from galton.cli import command, options, show
+from galton.cli import options, show
+from galton.cli.app import command
 from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
 

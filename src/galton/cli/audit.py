@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from galton.cli import command, options, show
+from galton.cli import options, show
+from galton.cli.app import command
 from galton.cli.plan import Folder
 
 if TYPE_CHECKING:

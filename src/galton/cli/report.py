@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from galton.cli import command, options, show
+from galton.cli import options, show
+from galton.cli.app import command
 from galton.cli.plan import Folder
 
 
