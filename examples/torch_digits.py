@@ -62,7 +62,7 @@ def main() -> None:
     model = network(images.train.shape[-1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     with tempfile.TemporaryDirectory() as folder:
-        record = train(plan, chosen.run or folder, loss, model, examples, optimizer, micro_batch=256)
+        record = train(plan, chosen.run or folder, loss, model, examples, optimizer, micro_batch_size=256)
 
     with torch.no_grad():
         guesses = model(torch.from_numpy(images.test)).argmax(1).numpy()

@@ -25,7 +25,7 @@ def picture_rows(maker: Maker) -> list[Row]:
     """Who is in which batch, with the seed of the run."""
     rows: list[Row] = []
     for name, scheme in SCHEMES.items():
-        batches = Batches(scheme, physical=EXAMPLES, seed=maker.seed)
+        batches = Batches(scheme, padded_batch_size=EXAMPLES, seed=maker.seed)
         for turn in range(ROUNDS):
             members = [NAMES[one] for one in sorted(batches.at(turn).examples)]
             row: Row = {"scheme": name, "epoch": turn // BINS + 1, "round": turn + 1, "size": len(members)}

@@ -30,7 +30,7 @@ class Setting:
       delta: of the guarantee.
       clip_norm: of the examples' gradients.
       momentum: of gradient descent.
-      micro_batch: what the places of a batch are a multiple of.
+      micro_batch_size: what the places of a batch are a multiple of.
     """
 
     batch_size: int = 500
@@ -38,7 +38,7 @@ class Setting:
     delta: float = 1e-5
     clip_norm: float = 1.0
     momentum: float = 0.95
-    micro_batch: int = 20
+    micro_batch_size: int = 20
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def _wanted(method: Method, epsilon: float, examples: int, setting: Setting, sou
         "strategy": method.strategy.format(bands=min(BANDS, examples // setting.batch_size * setting.epochs)),
         "batching": method.batching,
         "clip_norm": setting.clip_norm,
-        "physical": setting.batch_size if method.cut else None,
-        "micro_batch": setting.micro_batch,
+        "padded_batch_size": setting.batch_size if method.cut else None,
+        "micro_batch_size": setting.micro_batch_size,
     }
 
 
@@ -178,8 +178,8 @@ def _check_plan(plan: Plan, method: Method, wanted: dict[str, Any], source: Plan
     pairs["batch_size"] = (plan.examples / plan.bins, plan.examples / bins)
     alike = PLANNED[method.batching](plan.examples, plan.bins, plan.rounds, plan.strategy)
     pairs["batching"] = (plan.scheme.kind, alike.kind)
-    if wanted["physical"] is not None:
-        pairs["physical"] = (plan.physical, wanted["physical"])
+    if wanted["padded_batch_size"] is not None:
+        pairs["padded_batch_size"] = (plan.padded_batch_size, wanted["padded_batch_size"])
     if source is None:
         pairs["strategy"] = (plan.spec, wanted["strategy"])
     else:

@@ -200,7 +200,7 @@ def run_trial(
         "rmse": plan.rmse,
         "rounds": plan.rounds,
         "batching": plan.scheme.kind,
-        "places": plan.physical,
+        "places": plan.padded_batch_size,
         "seconds_of_last_start": round(time.perf_counter() - begun, 1),
         "record": {name: value for name, value in trained.record.items() if name != "signature"},  # the key is public
         "machine": machine(),

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from galton.batching import StreamingBallsInBins as StreamingBallsInBins
     from galton.batching import Truncation as Truncation
     from galton.batching import open_records as open_records
-    from galton.batching import physical_size as physical_size
     from galton.batching import scheme_from_json as scheme_from_json
     from galton.batching import shuffle_records as shuffle_records
+    from galton.batching import smallest_padded_batch_size as smallest_padded_batch_size
     from galton.batching import truncation as truncation
     from galton.batching import truncation_probability as truncation_probability
     from galton.bounds import BOUNDS as BOUNDS

@@ -37,7 +37,7 @@ class BatchTally:
         cells = self._cells(seen)
         self._pearson += pearson(cells, self._chances, self._plan.examples)
         self._totals += cells.sum(axis=0)
-        self._overflows += int((seen.sizes[:, : self._cycle] > self._plan.physical).sum())
+        self._overflows += int((seen.sizes[:, : self._cycle] > self._plan.padded_batch_size).sum())
         even = self._plan.examples // 2 * 2
         first, second = (places.reshape(-1, self._plan.examples)[:, start:even:2] for start in (0, 1))
         met = (first >= 0) & (second >= 0)
@@ -56,7 +56,8 @@ class BatchTally:
         kept = seen.sizes - seen.truncated
         cut = seen.truncated > 0
         wrong = int(not seen.in_order)
-        wrong += int((kept > self._plan.physical).sum()) + int((cut & (kept < self._plan.physical)).sum())
+        size = self._plan.padded_batch_size
+        wrong += int((kept > size).sum()) + int((cut & (kept < size)).sum())
         wrong += int((places[seen.member] != seen.turn % self._cycle).sum())
         wrong += seen.member.size - int(seen.matrix(np.arange(seen.total)).nnz)
         if self._coins:

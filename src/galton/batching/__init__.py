@@ -5,7 +5,7 @@ from galton.batching.base import Scheme
 from galton.batching.batches import Batches
 from galton.batching.fixed import Batch
 from galton.batching.order import FixedOrder, Shuffle
-from galton.batching.overflow import Truncation, physical_size, truncation, truncation_probability
+from galton.batching.overflow import Truncation, smallest_padded_batch_size, truncation, truncation_probability
 from galton.batching.poisson import CyclicPoisson, Poisson
 from galton.batching.records import ShuffledRecords, open_records, shuffle_records
 from galton.batching.registry import PLANNED, SCHEMES, scheme_from_json
@@ -28,10 +28,10 @@ __all__ = [
     "StreamingBallsInBins",
     "Truncation",
     "open_records",
-    "physical_size",
     "scheme_from_json",
     "shuffle_records",
     "skipping",
+    "smallest_padded_batch_size",
     "stream",
     "truncation",
     "truncation_probability",

@@ -76,7 +76,7 @@ class BallsInBins(Scheme):
         check_same_bins(self.bins, bins)
 
     @property
-    def nominal_size(self) -> float:
+    def expected_batch_size(self) -> float:
         return self.examples / self.bins
 
     @property

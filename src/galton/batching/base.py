@@ -87,7 +87,7 @@ class Scheme(ABC):
 
     @property
     @abstractmethod
-    def nominal_size(self) -> float:
+    def expected_batch_size(self) -> float:
         """What sums over a batch are divided by, whatever size the batch happens to have."""
 
     @property

@@ -8,31 +8,32 @@ from typing import Any
 
 from galton.batching.base import Members, Scheme
 from galton.batching.fixed import Batch, fixed_batch
-from galton.batching.overflow import physical_size
+from galton.batching.overflow import smallest_padded_batch_size
 from galton.batching.words import Words, check_seed
 from galton.errors import InvalidArgument, count
 
 FORMAT = "galton-batches"
 VERSION = 1
 DEFAULT_TRUNCATION = 1e-12
-"""Probability of any truncation in the run at the default physical size."""
+"""Probability of any truncation in the run at the default padded batch size."""
 
 
 class Batches:
-    """Iterates over the batches of a run, each of the same physical size.
+    """Iterates over the batches of a run, each of the same padded batch size.
 
-    Batch t is a pure function of (scheme, seed, physical, t), bit for bit the same on every machine for balls-in-bins
-    (Poisson schemes lean on the platform's logarithm).
+    Batch t is a pure function of (scheme, seed, padded_batch_size, t), bit for bit the same on every machine for
+    balls-in-bins (Poisson schemes lean on the platform's logarithm).
 
     Args:
       scheme: how batches are drawn.
-      physical: places of a batch; by default so many that truncation anywhere in the run has probability below 1e-12.
+      padded_batch_size: size that every batch is padded to; by default so large that truncation anywhere in the run
+        has probability below 1e-12.
         Larger batches are truncated: see `batching/overflow.py` for what that costs.
       seed: None takes the operating system's entropy; it is kept in the state. It is a secret: amplification holds
         against those who do not know the batches.
 
     >>> from galton.batching import BallsInBins
-    >>> batches = Batches(BallsInBins(examples=100, bins=5, rounds=10), physical=32, seed=7)
+    >>> batches = Batches(BallsInBins(examples=100, bins=5, rounds=10), padded_batch_size=32, seed=7)
     >>> first = next(batches)
     >>> first.indices.shape, batches.round
     ((32,), 1)
@@ -41,12 +42,13 @@ class Batches:
     True
     """
 
-    def __init__(self, scheme: Scheme, physical: int | None = None, seed: str | int | None = None) -> None:
-        if physical is None:
-            physical = physical_size(scheme, DEFAULT_TRUNCATION)
-        self.scheme, self.physical = scheme, count("physical", physical)
-        if scheme.inclusion is None and physical < scheme.largest:
-            raise InvalidArgument("physical", physical, f"must be at least {scheme.largest}, the size of every batch")
+    def __init__(self, scheme: Scheme, padded_batch_size: int | None = None, seed: str | int | None = None) -> None:
+        if padded_batch_size is None:
+            padded_batch_size = smallest_padded_batch_size(scheme, DEFAULT_TRUNCATION)
+        self.scheme, self.padded_batch_size = scheme, count("padded_batch_size", padded_batch_size)
+        if scheme.inclusion is None and padded_batch_size < scheme.largest:
+            remedy = f"must be at least {scheme.largest}, the size of every batch"
+            raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
         self._words = Words(check_seed(seed))
         self._round = 0
 
@@ -68,7 +70,7 @@ class Batches:
     def at(self, turn: int) -> Batch:
         """Returns the batch of any round; the iteration does not move."""
         members = self.realisation.members(turn)
-        return fixed_batch(self._words, turn, members, self.physical, self.scheme.examples)
+        return fixed_batch(self._words, turn, members, self.padded_batch_size, self.scheme.examples)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -89,7 +91,7 @@ class Batches:
             "format": FORMAT,
             "version": VERSION,
             "scheme": self.scheme.digest,
-            "physical": self.physical,
+            "physical": self.padded_batch_size,
             "seed": self.seed,
             "round": self._round,
         }
@@ -104,6 +106,6 @@ class Batches:
         seed = state.get("seed")
         if not isinstance(seed, str):
             raise InvalidArgument("state", "(not shown)", "must have a seed")
-        batches = cls(scheme, count("physical", state.get("physical")), seed)  # type: ignore[arg-type]
+        batches = cls(scheme, count("padded_batch_size", state.get("physical")), seed)  # type: ignore[arg-type]
         batches._round = count("round", state.get("round"), at_least=0, at_most=scheme.rounds)  # type: ignore[arg-type]
         return batches

@@ -1,7 +1,7 @@
-r"""What truncation to a physical batch size does, and what it costs in privacy (docs/math.md, on truncation).
+r"""What truncation to a padded batch size does, and what it costs in privacy (docs/math.md, on truncation).
 
-Let the batch sizes of a scheme be binomial, p the physical size, x the example that two neighbouring data sets differ
-in. Fix what all others do. Where x joins a batch with fewer than p others, nothing is left out because of x, and
+Let the batch sizes of a scheme be binomial, p the padded batch size, x the example that two neighbouring data sets
+differ in. Fix what all others do. Where x joins a batch with fewer than p others, nothing is left out because of x, and
 the analysis without truncation holds word by word (the truncation of the others is the same with and without x).
 Where x joins a batch of at least p others, x may push another example y out: the two runs then differ by x - y, of norm
 up to 2, which the analysis does not cover. That is the whole damage; it happens with probability at most
@@ -20,12 +20,13 @@ batch's members and independent randomness only:
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
 from galton.batching.base import Scheme
 from galton.errors import InvalidArgument, count, probability
+from galton.fields import Fields
 from galton.guarantee import Adjacency
 
 ROUNDING = 1 + 1e-9
@@ -34,10 +35,10 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Truncation:
-    """How often truncation strikes, for one scheme and physical size.
+    """How often truncation strikes, for one scheme and padded batch size.
 
     Attributes:
-      physical: places of a batch.
+      padded_batch_size: size that every batch is padded to, or cut to.
       per_batch: probability that a given batch is larger, exact.
       probability: upper bound on the probability that any batch of the run is larger.
       probability_lower: lower bound on the same.
@@ -45,7 +46,7 @@ class Truncation:
       displacement: probability that bounds what privacy can lose; see `delta`.
     """
 
-    physical: int
+    padded_batch_size: int
     per_batch: float
     probability: float
     probability_lower: float
@@ -58,42 +59,51 @@ class Truncation:
 
     def to_json(self) -> dict[str, float]:
         """Returns a JSON-ready dictionary."""
-        return asdict(self)
+        own = asdict(self)
+        return {"physical": own.pop("padded_batch_size"), **own}
+
+    @classmethod
+    def from_json(cls, value: dict[str, float]) -> Truncation:
+        """Rebuilds a prediction from `to_json`."""
+        body = Fields("truncation", value, cls, {"padded_batch_size": ("physical",)})
+        numbers = {field.name: body.real(field.name, 0.0) for field in fields(cls)[1:]}
+        return cls(padded_batch_size=body.count("physical", 1), **numbers)
 
 
-def truncation(scheme: Scheme, physical: int) -> Truncation:
-    """Predicts truncation to `physical` places.
+def truncation(scheme: Scheme, padded_batch_size: int) -> Truncation:
+    """Predicts truncation to `padded_batch_size` examples.
 
     >>> from galton.batching import BallsInBins
     >>> found = truncation(BallsInBins(examples=50_000, bins=100, rounds=2000), 640)
     >>> f"{found.per_batch:.3g} {found.probability:.3g}"
     '6.85e-10 6.85e-08'
     """
-    count("physical", physical)
+    count("padded_batch_size", padded_batch_size)
     if scheme.inclusion is None:
-        if physical < scheme.largest:
-            raise InvalidArgument("physical", physical, f"must be at least {scheme.largest}, the size of every batch")
-        return Truncation(physical, 0.0, 0.0, 0.0, 0.0, 0.0)
+        if padded_batch_size < scheme.largest:
+            remedy = f"must be at least {scheme.largest}, the size of every batch"
+            raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
+        return Truncation(padded_batch_size, 0.0, 0.0, 0.0, 0.0, 0.0)
     size, chance = scheme.examples, scheme.inclusion
-    over = above(physical, size, chance)
-    met = min(1.0, scheme.meetings * above(physical - 1, size, chance) * ROUNDING)
+    over = above(padded_batch_size, size, chance)
+    met = min(1.0, scheme.meetings * above(padded_batch_size - 1, size, chance) * ROUNDING)
     return Truncation(
-        physical,
+        padded_batch_size,
         over,
         min(1.0, scheme.distinct * over * ROUNDING),
         _at_least_one(over, scheme),
-        scheme.rounds * _expected_excess(physical, size, chance),
+        scheme.rounds * _expected_excess(padded_batch_size, size, chance),
         met,
     )
 
 
-def truncation_probability(scheme: Scheme, physical: int) -> float:
+def truncation_probability(scheme: Scheme, padded_batch_size: int) -> float:
     """Returns an upper bound on the probability that any batch of the run is truncated."""
-    return truncation(scheme, physical).probability
+    return truncation(scheme, padded_batch_size).probability
 
 
-def physical_size(scheme: Scheme, wanted: float, multiple: int = 1) -> int:
-    """Returns the smallest physical size, a multiple of `multiple`, that truncates with at most this probability.
+def smallest_padded_batch_size(scheme: Scheme, wanted: float, multiple: int = 1) -> int:
+    """Returns the smallest padded batch size, a multiple of `multiple`, that truncates with at most this probability.
 
     Args:
       scheme: the batching scheme.
@@ -101,7 +111,7 @@ def physical_size(scheme: Scheme, wanted: float, multiple: int = 1) -> int:
       multiple: sizes allowed, for example the micro-batch size.
 
     >>> from galton.batching import BallsInBins
-    >>> physical_size(BallsInBins(examples=50_000, bins=100, rounds=2000), 1e-10, multiple=8)
+    >>> smallest_padded_batch_size(BallsInBins(examples=50_000, bins=100, rounds=2000), 1e-10, multiple=8)
     664
     """
     probability("wanted", wanted)

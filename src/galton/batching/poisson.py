@@ -75,7 +75,7 @@ class CyclicPoisson(Scheme):
         return min(1.0, self.batch_size * self.cycle / self.examples)
 
     @property
-    def nominal_size(self) -> float:
+    def expected_batch_size(self) -> float:
         return float(self.batch_size)
 
     @property

@@ -76,7 +76,7 @@ class MinSeparation(Scheme):
         return min(1.0, 1 / (self.examples / self.batch_size - self.separation + 1))
 
     @property
-    def nominal_size(self) -> float:
+    def expected_batch_size(self) -> float:
         return float(self.batch_size)
 
     @property

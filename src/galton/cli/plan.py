@@ -42,10 +42,11 @@ def plan(
         str, typer.Option(help="Analysis, if not the one made for the batching: unamplified, mmcc, allocation.")
     ] = "",
     clip_norm: Annotated[float, typer.Option(help="l2 norm that every example's gradient is clipped to.")] = 1.0,
-    physical: Annotated[
-        int | None, typer.Option(help="Places of a batch, larger ones are truncated [truncation below 1e-12].")
+    padded_batch_size: Annotated[
+        int | None,
+        typer.Option(help="Size that batches are padded to; larger ones are truncated [truncation below 1e-12]."),
     ] = None,
-    micro_batch: Annotated[int, typer.Option(help="Make the places of a batch a multiple of this.")] = 1,
+    micro_batch_size: Annotated[int, typer.Option(help="Make the padded batch size a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
     adjacency: options.AdjacencyName = options.ADJACENCY,
     execution: options.Execution,
@@ -67,8 +68,8 @@ def plan(
             batching=batching,
             accountant=accountant,
             clip_norm=clip_norm,
-            physical=physical,
-            micro_batch=micro_batch,
+            padded_batch_size=padded_batch_size,
+            micro_batch_size=micro_batch_size,
             workload=workload,
             options=accounting_options,
         )
@@ -123,7 +124,7 @@ def _summary(made: Plan, folder: Path) -> dict[str, object]:
 
 
 def _rows(made: Plan, folder: Path) -> list[tuple[str, str]]:
-    size = f"{made.nominal_size:g} examples each, {made.physical} places"
+    size = f"{made.expected_batch_size:g} examples each, padded to {made.padded_batch_size}"
     rows = [
         ("guarantee", made.statement),
         ("if batches leak", made.leak_statement),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from galton.accountants import Setting, check_covered, default_accountant, find_accountant
 from galton.accounting import Options
-from galton.batching import PLANNED, Scheme, physical_size, truncation
+from galton.batching import PLANNED, Scheme, smallest_padded_batch_size, truncation
 from galton.batching.batches import DEFAULT_TRUNCATION
 from galton.errors import InvalidArgument, choice, count, positive
 from galton.guarantee import Guarantee, as_guarantee
@@ -31,8 +31,8 @@ def make_plan(
     batching: str = "balls-in-bins",
     accountant: str = "",
     clip_norm: float = 1.0,
-    physical: int | None = None,
-    micro_batch: int = 1,
+    padded_batch_size: int | None = None,
+    micro_batch_size: int = 1,
     workload: str = "prefix",
     options: Options | None = None,
 ) -> Plan:
@@ -50,9 +50,10 @@ def make_plan(
       accountant: by default the one made for the batching; `unamplified` for one that does not rely on the batches
         being secret.
       clip_norm: l2 norm that gradients will be clipped to.
-      physical: places of a batch; by default so many that truncation has probability below 1e-12. What fewer
-        cost under add-or-remove adjacency is taken off delta (docs/math.md, section 9).
-      micro_batch: the physical size, if it is not given, is made a multiple of this.
+      padded_batch_size: size that every batch is padded to, larger ones being truncated; by default so large that
+        truncation has probability below 1e-12. What a smaller one costs under add-or-remove adjacency is taken off
+        delta (docs/math.md, section 9).
+      micro_batch_size: the padded batch size, if it is not given, is made a multiple of this.
       workload: what the error is of: prefix, momentum:B, momentum:B+cooldown or a .npy matrix.
       options: seed, workers and progress of the accountant.
 
@@ -68,7 +69,7 @@ def make_plan(
     count("examples", examples)
     positive("batch_size", batch_size)
     count("epochs", epochs, at_most=10**6)
-    count("micro_batch", micro_batch)
+    count("micro_batch_size", micro_batch_size)
     guarantee = as_guarantee(epsilon, delta)
     positive("clip_norm", clip_norm)
     make_scheme = PLANNED[choice("batching", batching, tuple(PLANNED))]
@@ -84,19 +85,19 @@ def make_plan(
     check_covered(analysis, first)
     first.check_adjacency(guarantee.adjacency)
     analysis.check_adjacency(guarantee.adjacency)
-    if physical is None:
-        physical = _enough_places(first, guarantee, micro_batch)
-    lost = truncation(first, physical).delta(guarantee.epsilon, guarantee.adjacency)
+    if padded_batch_size is None:
+        padded_batch_size = _large_enough(first, guarantee, micro_batch_size)
+    lost = truncation(first, padded_batch_size).delta(guarantee.epsilon, guarantee.adjacency)
     if lost > MOST_TRUNCATION * guarantee.delta:
-        enough = _enough_places(first, guarantee, micro_batch)
+        enough = _large_enough(first, guarantee, micro_batch_size)
         remedy = f"truncation would cost {lost:.3g} of delta; take {enough}, or adjacency zero-out, where it is free"
-        raise InvalidArgument("physical", physical, remedy)
+        raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
     setting = Setting(bins, epochs, guarantee.with_delta(guarantee.delta - lost), target)
     spec = strategy or analysis.default_strategy
     chosen = choose(spec, analysis, setting, options)
     scheme = make_scheme(examples, bins, rounds, chosen.strategy)
     analysis.check(chosen.strategy, scheme, bins)
-    cut = truncation(scheme, physical)
+    cut = truncation(scheme, padded_batch_size)
     claim = guarantee.with_delta(guarantee.delta - cut.delta(guarantee.epsilon, guarantee.adjacency))
     evidence = analysis.prove(chosen.strategy, bins, claim, options, chosen.multiplier)
     multiplier = evidence.noise_multiplier
@@ -105,7 +106,7 @@ def make_plan(
         guarantee=guarantee,
         scheme=scheme,
         bins=bins,
-        physical=physical,
+        padded_batch_size=padded_batch_size,
         truncation=cut,
         clip_norm=float(clip_norm),
         strategy=chosen.strategy,
@@ -124,12 +125,12 @@ def make_plan(
     return replace(plan, leak=leaked(plan))
 
 
-def _enough_places(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
-    """Returns a physical size at which truncation hardly ever happens, and costs next to nothing of delta.
+def _large_enough(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
+    """Returns a padded batch size at which truncation hardly ever happens, and costs next to nothing of delta.
 
     A neighbouring data set may have an example more: with one bin, one place more than examples is needed.
     """
-    physical = physical_size(scheme, DEFAULT_TRUNCATION, multiple)
-    while truncation(scheme, physical).delta(guarantee.epsilon, guarantee.adjacency) > 1e-3 * guarantee.delta:
-        physical += multiple
-    return physical
+    padded_batch_size = smallest_padded_batch_size(scheme, DEFAULT_TRUNCATION, multiple)
+    while truncation(scheme, padded_batch_size).delta(guarantee.epsilon, guarantee.adjacency) > 1e-3 * guarantee.delta:
+        padded_batch_size += multiple
+    return padded_batch_size

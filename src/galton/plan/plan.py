@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT = "galton-plan"
 VERSION = 1
-CONVENTION = (
+CONVENTION = (  # part of every plan's file, in which nominal_size is the expected batch size
     "The gradient of every example is clipped to l2 norm clip_norm; those of a batch (padding counts nothing) are "
     "summed; noise of standard deviation stddev * C^-1 z is added to the sum; the result is divided by nominal_size, "
     "whatever the number of examples in the batch."
@@ -60,7 +60,7 @@ class Plan:
       guarantee: what may be claimed.
       scheme: how batches are drawn.
       bins: batches per epoch, which the noise multiplier's convention refers to.
-      physical: places of a batch; larger batches are truncated.
+      padded_batch_size: size that every batch is padded to; larger ones are truncated.
       truncation: how often that happens, and what it costs.
       clip_norm: l2 norm that every example's gradient is clipped to.
       strategy: C.
@@ -79,7 +79,7 @@ class Plan:
     guarantee: Guarantee
     scheme: Scheme
     bins: int
-    physical: int
+    padded_batch_size: int
     truncation: Truncation
     clip_norm: float
     strategy: Strategy
@@ -96,7 +96,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         count("bins", self.bins)
-        count("physical", self.physical)
+        count("padded_batch_size", self.padded_batch_size)
         positive("clip_norm", self.clip_norm)
         positive("noise_multiplier", self.noise_multiplier)
         positive("rmse", self.rmse)
@@ -130,7 +130,9 @@ class Plan:
         self.scheme.check_adjacency(adjacency)
         accountant.check_adjacency(adjacency)
         accountant.check(self.strategy, self.scheme, self.bins)
-        _check_derived("truncation", self.truncation.to_json(), exact_truncation(self.scheme, self.physical).to_json())
+        _check_derived(
+            "truncation", self.truncation.to_json(), exact_truncation(self.scheme, self.padded_batch_size).to_json()
+        )
         self.evidence.check(self.run, self.claim)
         sensitivity = self.strategy.sensitivity(self.bins)
         if not math.isclose(sensitivity, self.sensitivity, rel_tol=1e-9):
@@ -152,9 +154,9 @@ class Plan:
         return -(-self.rounds // self.bins)
 
     @property
-    def nominal_size(self) -> float:
+    def expected_batch_size(self) -> float:
         """What noisy sums are divided by."""
-        return self.scheme.nominal_size
+        return self.scheme.expected_batch_size
 
     @property
     def stddev(self) -> float:
@@ -177,7 +179,7 @@ class Plan:
 
     def batches(self, seed: str | int | None = None) -> Batches:
         """Returns the batches of a new run; the seed comes from the operating system unless given, and is a secret."""
-        return Batches(self.scheme, self.physical, seed)
+        return Batches(self.scheme, self.padded_batch_size, seed)
 
     def noise(self, form: str = "buffers") -> CorrelatedNoise:
         """Returns the noise for sums of gradients clipped to `clip_norm`."""
@@ -216,7 +218,7 @@ class Plan:
                 "scheme": self.scheme.to_json(),
                 "batches_per_epoch": self.bins,
                 "epochs": self.epochs,
-                "nominal_size": self.nominal_size,
+                "nominal_size": self.expected_batch_size,
                 "truncation": self.truncation.to_json(),
             },
             "clipping": {"clip_norm": self.clip_norm, "convention": CONVENTION},
@@ -242,12 +244,12 @@ def plan_from_json(body: dict[str, Any], strategy: Strategy) -> Plan:
     What a plan says twice must agree, and its evidence must be evidence for what it claims.
     """
     batching, guarantee, noise, error = body["batching"], body["guarantee"], body["noise"], body["error"]
-    truncation = Truncation(**batching["truncation"])
+    truncation = Truncation.from_json(batching["truncation"])
     plan = Plan(
         guarantee=Guarantee.from_json(guarantee),
         scheme=scheme_from_json(batching["scheme"]),
         bins=batching["batches_per_epoch"],
-        physical=truncation.physical,
+        padded_batch_size=truncation.padded_batch_size,
         truncation=truncation,
         clip_norm=body["clipping"]["clip_norm"],
         strategy=strategy,

@@ -190,16 +190,18 @@ def deviation_picture(plan: Plan, found: Correlation) -> str:
 
 
 def batch_picture(plan: Plan) -> str:
-    """How large batches are: the binomial distribution, nominal and physical size."""
+    """How large batches are: the binomial distribution, expected and padded batch size."""
     inclusion = plan.scheme.inclusion
     assert inclusion is not None
-    sizes, chances = batch_sizes(plan.examples, inclusion, plan.physical)
+    sizes, chances = batch_sizes(plan.examples, inclusion, plan.padded_batch_size)
     with canvas(260) as figure:
         axes = figure.add_subplot()
         axes.fill_between(sizes, 0, chances, color=FIRST, alpha=0.25, linewidth=0)
         axes.plot(sizes, chances, color=FIRST)
-        axes.axvline(plan.nominal_size, color=THIRD, linestyle="--", label=f"nominal {short(plan.nominal_size)}")
-        axes.axvline(plan.physical, color=SECOND, label=f"physical {plan.physical:,}")
+        axes.axvline(
+            plan.expected_batch_size, color=THIRD, linestyle="--", label=f"expected {short(plan.expected_batch_size)}"
+        )
+        axes.axvline(plan.padded_batch_size, color=SECOND, label=f"padded {plan.padded_batch_size:,}")
         axes.set_ylim(bottom=0)
         axes.set_xlim(sizes[0], sizes[-1])
         axes.locator_params(nbins=6)
@@ -207,20 +209,23 @@ def batch_picture(plan: Plan) -> str:
         axes.set_xlabel("examples in a batch")
         axes.legend(ncols=2, **_LEGEND_ABOVE)
         text = (
-            f"Sizes are binomial around {short(plan.nominal_size)}; a batch has {plan.physical:,} places, and a given "
-            f"batch has more examples than that with probability {short(plan.truncation.per_batch, 3)}."
+            f"Sizes are binomial around {short(plan.expected_batch_size)}; batches are padded to "
+            f"{plan.padded_batch_size:,}, and a given batch has more examples than that with "
+            f"probability {short(plan.truncation.per_batch, 3)}."
         )
         return inline(figure, "batches", "Distribution of the batch size", text)
 
 
-def batch_sizes(examples: int, inclusion: float, physical: int, most: int = 300) -> tuple[FloatArray, FloatArray]:
+def batch_sizes(
+    examples: int, inclusion: float, padded_batch_size: int, most: int = 300
+) -> tuple[FloatArray, FloatArray]:
     """Returns sizes that matter and their binomial probabilities, at most about `most` of them."""
     from scipy.special import gammaln, xlog1py, xlogy
 
     mean = examples * inclusion
     spread = math.sqrt(mean * (1 - inclusion)) + 1
     low = max(0, math.floor(mean - 5 * spread))
-    high = min(max(examples, physical), math.ceil(max(mean + 5 * spread, physical + 0.5 * spread)))
+    high = min(max(examples, padded_batch_size), math.ceil(max(mean + 5 * spread, padded_batch_size + 0.5 * spread)))
     sizes = np.unique(np.linspace(low, high, most).astype(np.int64)).astype(np.float64)
     others = np.maximum(examples - sizes, 0)
     logs = gammaln(examples + 1) - gammaln(sizes + 1) - gammaln(others + 1)

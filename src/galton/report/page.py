@@ -206,7 +206,7 @@ def _batches(plan: Plan) -> str:
     text = _paragraphs([words.batches(plan)])
     if plan.scheme.inclusion is None:
         return _section("batches", text)
-    caption = "Probability of every batch size. Sums are divided by the nominal size, whatever the size is."
+    caption = "Probability of every batch size. Sums are divided by the expected batch size, whatever the size is."
     return _section("batches", _columns(text, _figure("Batch sizes", figures.batch_picture(plan), caption)))
 
 
@@ -243,8 +243,8 @@ def _settings(plan: Plan) -> str:
             ("batches per epoch", f"{plan.bins:,}"),
             ("epochs", f"{plan.epochs:,}"),
             ("rounds", f"{plan.rounds:,}"),
-            ("nominal size", repr(plan.nominal_size)),
-            ("physical size", f"{plan.physical:,}"),
+            ("expected batch size", repr(plan.expected_batch_size)),
+            ("padded batch size", f"{plan.padded_batch_size:,}"),
             ("truncation of a batch", repr(plan.truncation.per_batch)),
             ("truncation in the run", repr(plan.truncation.probability)),
         ],

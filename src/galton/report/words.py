@@ -62,11 +62,11 @@ def conditions(plan: Plan) -> list[str]:
         "depends on that example and on what was released before, on nothing else. (Batch normalisation mixes "
         "examples: it is not covered.)",
         f"Noise C⁻¹z with a standard deviation of z of {short(plan.stddev, 6)} is added to the sum of every round, "
-        "from fresh randomness that nobody knows. The result is divided by the nominal batch size "
-        f"{short(plan.nominal_size)}, whatever the number of examples in the batch.",
+        "from fresh randomness that nobody knows. The result is divided by the expected batch size "
+        f"{short(plan.expected_batch_size)}, whatever the number of examples in the batch.",
         f"There are at most {plan.rounds:,} rounds. A run that is resumed continues its noise; a round that was "
         "released is never run again with other noise.",
-        f"A batch with more than {plan.physical:,} examples is cut to {plan.physical:,} without looking at them.",
+        f"A batch with more than {plan.padded_batch_size:,} examples is cut to that many without looking at them.",
         "Only the noisy sums leave the training. Losses, accuracies or gradient norms of the training data are "
         "releases of their own, and so is every other run on the same data, the search for hyperparameters included.",
         f"The settings below, the number of examples ({plan.examples:,}) among them, were chosen without looking at "
@@ -94,13 +94,14 @@ def batches(plan: Plan) -> str:
     """How large batches are, and what is cut."""
     if plan.scheme.inclusion is None:
         return (
-            f"Batches have a fixed size: {short(plan.nominal_size)} examples on average, at most "
-            f"{plan.scheme.largest:,}, for {plan.physical:,} places. Nothing is truncated."
+            f"Batches have a fixed size: {short(plan.expected_batch_size)} examples on average, at most "
+            f"{plan.scheme.largest:,}, padded to {plan.padded_batch_size:,}. Nothing is truncated."
         )
     cost = plan.truncation.delta(plan.guarantee.epsilon, plan.guarantee.adjacency)
     price = f"costs {short(cost, 3)} of δ, which is included" if cost else "costs nothing under this adjacency"
     return (
-        f"Batches have {short(plan.nominal_size)} examples on average and {plan.physical:,} places. The probability "
+        f"Batches have {short(plan.expected_batch_size)} examples on average and are padded to "
+        f"{plan.padded_batch_size:,}. The probability "
         f"that any batch of the run is truncated is at most {short(plan.truncation.probability, 3)}; "
         f"{short(plan.truncation.expected, 3)} examples are expected to be left out in the whole run. In privacy, "
         f"truncation {price}."

@@ -35,16 +35,16 @@ ClippedSum = Callable[[Tree, Tree, Any], Tree]
 """total(params, batch, mask): the sum over the batch of clipped gradients."""
 
 
-def clipped_sum(loss: Loss, clip_norm: float, micro_batch: int | None = None) -> ClippedSum:
+def clipped_sum(loss: Loss, clip_norm: float, micro_batch_size: int | None = None) -> ClippedSum:
     """Returns a function (params, batch, mask) -> sum over the batch of gradients clipped to l2 norm `clip_norm`.
 
     Args:
       loss: of one example.
       clip_norm: the plan's.
-      micro_batch: examples whose gradients are held at one time; None takes all at once.
+      micro_batch_size: examples whose gradients are held at one time; None takes all at once.
 
     Formal guarantee: adding, removing or zeroing one example of the batch changes the result by at most `clip_norm` in
-    l2 norm, summation in float32 aside. Places where the mask is False contribute zero, and so does an example
+    l2 norm, summation in float32 aside. Padding, where the mask is False, contributes zero, and so does an example
     whose gradient is not finite. The function is pure and has static shapes: it can be compiled.
     """
     positive("clip_norm", clip_norm)
@@ -64,26 +64,26 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch: int | None = None) ->
     def total(params: Tree, batch: Tree, mask: Any) -> Tree:
         mask = jnp.asarray(mask)
         size = mask.shape[0]
-        if micro_batch is None or count("micro_batch", micro_batch) >= size:
+        if micro_batch_size is None or count("micro_batch_size", micro_batch_size) >= size:
             return together(params, batch, mask)
 
         def add(sums: Tree, part: tuple[Tree, jax.Array]) -> tuple[Tree, None]:
             return jax.tree.map(jnp.add, sums, together(params, *part)), None
 
         nothing = jax.tree.map(lambda part: jnp.zeros_like(_single(part)), params)
-        return jax.lax.scan(add, nothing, in_micro_batches((batch, mask), micro_batch))[0]
+        return jax.lax.scan(add, nothing, in_micro_batches((batch, mask), micro_batch_size))[0]
 
     return total
 
 
-def in_micro_batches(rows: Tree, micro_batch: int) -> Tree:
-    """Returns arrays (parts, micro_batch, ...) for arrays (size, ...), zeros after the last row."""
+def in_micro_batches(rows: Tree, micro_batch_size: int) -> Tree:
+    """Returns arrays (parts, micro_batch_size, ...) for arrays (size, ...), zeros after the last row."""
 
     def cut(one: Any) -> jax.Array:
         one = jnp.asarray(one)
-        parts = math.ceil(one.shape[0] / micro_batch)
-        padded = jnp.pad(one, [(0, parts * micro_batch - one.shape[0])] + [(0, 0)] * (one.ndim - 1))
-        return padded.reshape(parts, micro_batch, *padded.shape[1:])
+        parts = math.ceil(one.shape[0] / micro_batch_size)
+        padded = jnp.pad(one, [(0, parts * micro_batch_size - one.shape[0])] + [(0, 0)] * (one.ndim - 1))
+        return padded.reshape(parts, micro_batch_size, *padded.shape[1:])
 
     return jax.tree.map(cut, rows)
 
@@ -121,14 +121,14 @@ def private_updates(
             if part.dtype.itemsize < 4:
                 raise InvalidArgument("total", str(part.dtype), "must be summed in float32 at least")
         drawn, after = noise.next(state)
-        return _private_mean(total, drawn, plan.nominal_size), after
+        return _private_mean(total, drawn, plan.expected_batch_size), after
 
     return optax.GradientTransformation(init, update)
 
 
-def _private_mean(total: Tree, noise: Tree, nominal_size: float) -> Tree:
-    """(total + noise) / nominal size, added in the precision of the noise."""
-    return jax.tree.map(lambda part, x: ((part + x) / nominal_size).astype(part.dtype), total, noise)
+def _private_mean(total: Tree, noise: Tree, expected_batch_size: float) -> Tree:
+    """(total + noise) / expected batch size, added in the precision of the noise."""
+    return jax.tree.map(lambda part, x: ((part + x) / expected_batch_size).astype(part.dtype), total, noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ def train(
     optimizer: optax.GradientTransformation,
     *,
     clipped: ClippedSum | None = None,
-    micro_batch: int | None = None,
+    micro_batch_size: int | None = None,
     save_every: int = 100,
     rounds: int | None = None,
     watch: Callable[[int, Tree], None] | None = None,
@@ -171,7 +171,7 @@ def train(
       optimizer: gets private means of gradients.
       clipped: sums clipped gradients, for models for which that can be done faster than by `clipped_sum(loss, ...)`.
         No example may contribute more than the plan's clip norm: the guarantee rests on it.
-      micro_batch: see `clipped_sum`; not for `clipped`.
+      micro_batch_size: see `clipped_sum`; not for `clipped`.
       save_every: rounds between checkpoints.
       rounds: stop once so many rounds are done; the run can be continued later.
       watch: called as watch(rounds done, params).
@@ -184,12 +184,12 @@ def train(
     state: tuple[Tree, Tree] = (params, optimizer.init(params))
     if (loss is None) == (clipped is None):
         raise InvalidArgument("clipped", clipped, "must be given if there is no loss, and only then")
-    total_of = jax.jit(clipped or clipped_sum(cast(Loss, loss), plan.clip_norm, micro_batch))
+    total_of = jax.jit(clipped or clipped_sum(cast(Loss, loss), plan.clip_norm, micro_batch_size))
 
     @jax.jit
     def step(state: tuple[Tree, Tree], total: Tree, noise: Tree) -> tuple[Tree, Tree]:
         params, inner = state
-        updates, inner = optimizer.update(_private_mean(total, noise, plan.nominal_size), inner, params)
+        updates, inner = optimizer.update(_private_mean(total, noise, plan.expected_batch_size), inner, params)
         return optax.apply_updates(params, updates), inner
 
     size = _examples(rows)

@@ -121,8 +121,8 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
       run: what batches and noise come from.
       delivery: of the loader whose batches are stepped.
       wrapped: what Opacus made of the model.
-      loss_reduction: of the script's loss. `mean` divides noisy sums by the plan's nominal size; `sum` leaves them as
-        they are.
+      loss_reduction: of the script's loss. `mean` divides noisy sums by the plan's expected batch size; `sum`
+        leaves them as they are.
 
     Formal guarantees:
       - All that is computed from the parameters after `step` has the guarantee of the plan, if Opacus clips as it says
@@ -148,7 +148,7 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
             optimizer,
             noise_multiplier=run.plan.noise_multiplier,
             max_grad_norm=limit(run.plan),
-            expected_batch_size=run.plan.nominal_size,
+            expected_batch_size=run.plan.expected_batch_size,
             loss_reduction=loss_reduction,
         )
         self.run, self._model, self._delivery, self._wrapped = run, model, delivery, wrapped

@@ -72,7 +72,7 @@ class TrainingRun:
             while not run.done:
                 batch = run.batch
                 total = clipped_sum(params, data[batch.indices], batch.mask)
-                noisy = (total + run.noise()) / run.plan.nominal_size
+                noisy = (total + run.noise()) / run.plan.expected_batch_size
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TrainingRun:
             if body.get("format") != FORMAT or body.get("version") != VERSION:
                 raise InvalidFile(f"{self._about}: must be a {FORMAT} of version {VERSION}")
             check_same("plan", body["plan"], self.plan.digest)
-            check_same("physical", body["batches"]["physical"], self.plan.physical)
+            check_same("padded_batch_size", body["batches"]["physical"], self.plan.padded_batch_size)
             self._body = body | {"resumptions": body["resumptions"] + 1}
         else:
             batches = self.plan.batches(seed)

@@ -77,7 +77,7 @@ def clipped_sum(
     inputs: Any,
     mask: Tensor,
     clip_norm: float,
-    micro_batch: int | None = None,
+    micro_batch_size: int | None = None,
 ) -> dict[str, Tensor]:
     """Returns the sum over a batch of gradients clipped to l2 norm `clip_norm`, by name of the parameter.
 
@@ -87,10 +87,10 @@ def clipped_sum(
       inputs: tensors, in any nesting, with the examples as their first axis.
       mask: True where there is an example.
       clip_norm: the plan's.
-      micro_batch: examples whose gradients are held at one time; None takes all at once.
+      micro_batch_size: examples whose gradients are held at one time; None takes all at once.
 
     Formal guarantee: adding, removing or zeroing one example of the batch changes the result by at most `clip_norm` in
-    l2 norm, summation in float32 aside. Places where the mask is False contribute zero, and so does an example
+    l2 norm, summation in float32 aside. Padding, where the mask is False, contributes zero, and so does an example
     whose gradient is not finite. Models that mix examples, or update buffers (batch normalisation), cannot be used.
     """
     limit = positive("clip_norm", clip_norm) * (1 - ROUNDING)
@@ -102,7 +102,7 @@ def clipped_sum(
 
     gradients = vmap(grad(one), in_dims=(None, 0), randomness="different")
     total = {name: torch.zeros_like(weight, dtype=_at_least_single(weight)) for name, weight in weights.items()}
-    size = mask.shape[0] if micro_batch is None else count("micro_batch", micro_batch)
+    size = mask.shape[0] if micro_batch_size is None else count("micro_batch_size", micro_batch_size)
     for start in range(0, mask.shape[0], size):
         part = slice(start, start + size)
         each = gradients(weights, tree_map(lambda leaf, part=part: leaf[part], inputs))
@@ -126,7 +126,7 @@ def _add_clipped(total: dict[str, Tensor], each: dict[str, Tensor], mask: Tensor
 
 
 class PrivateOptimizer(Optimizer):
-    """Any optimiser, fed with private means of gradients: (sum of clipped gradients + noise) / nominal size.
+    """Any optimiser, fed with private means of gradients: (sum of clipped gradients + noise) / expected batch size.
 
     Args:
       optimizer: what gets the private means; it must hold the trainable parameters of the model, all of them.
@@ -164,14 +164,14 @@ class PrivateOptimizer(Optimizer):
         """Groups and state are those of the inner optimiser, so that schedulers see and change the real ones."""
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
 
-    def accumulate(self, loss: Loss, batch: PaddedBatch, micro_batch: int | None = None) -> None:
+    def accumulate(self, loss: Loss, batch: PaddedBatch, micro_batch_size: int | None = None) -> None:
         """Adds the clipped gradients of the coming round's batch, or of its next micro-batch; see `clipped_sum`."""
         self._check_loaded()
         check_unchanged(self._inner, self._model, self._weights)
         self._accumulated.check(batch)
         device = next(iter(self._weights.values())).device
         inputs, mask = tree_map(lambda leaf: leaf.to(device), (batch.inputs, batch.mask))
-        total = clipped_sum(self._model, loss, inputs, mask, self.run.plan.clip_norm, micro_batch)
+        total = clipped_sum(self._model, loss, inputs, mask, self.run.plan.clip_norm, micro_batch_size)
         self._accumulated.add()  # first, so that nothing is ever summed twice
         self._total = {name: part + self._total.get(name, 0) for name, part in total.items()}
 
@@ -185,7 +185,7 @@ class PrivateOptimizer(Optimizer):
         noise = self.run.noise(as_arrays(self._total))
         for name, weight in self._weights.items():
             noisy = self._total[name] + from_dlpack(noise[name]).to(weight.device)
-            weight.grad = (noisy / self.run.plan.nominal_size).to(weight.dtype)
+            weight.grad = (noisy / self.run.plan.expected_batch_size).to(weight.dtype)
         self._inner.step()
         self.zero_grad()
 
@@ -266,7 +266,7 @@ def train(
     data: Dataset[Any],
     optimizer: Optimizer,
     *,
-    micro_batch: int | None = None,
+    micro_batch_size: int | None = None,
     workers: int = 0,
     save_every: int = 100,
     rounds: int | None = None,
@@ -286,7 +286,7 @@ def train(
       model: changed in place.
       data: a data set with as many examples as the plan.
       optimizer: gets private means of gradients.
-      micro_batch: see `clipped_sum`.
+      micro_batch_size: see `clipped_sum`.
       workers: processes that load data.
       save_every: rounds between checkpoints.
       rounds: stop once so many rounds are done; the run can be continued later.
@@ -310,7 +310,7 @@ def train(
             private.load_state_dict(saved["optimizer"])
         while run.round < last:
             for batch in loader:
-                private.accumulate(loss, batch, micro_batch)
+                private.accumulate(loss, batch, micro_batch_size)
                 private.step()
                 if watch is not None:
                     watch(run.round)

@@ -42,29 +42,30 @@ class PaddedBatch(NamedTuple):
 
 
 def plan_loader(
-    run: TrainingRun, data: Dataset[Any], micro_batch: int | None = None, **options: Any
+    run: TrainingRun, data: Dataset[Any], micro_batch_size: int | None = None, **options: Any
 ) -> DataLoader[PaddedBatch]:
     """Returns a loader whose every pass gives the batches from the coming round to the end of its epoch.
 
-    A pass after the last planned round is refused. Batches have fixed shapes: so many rows as the physical batch size,
+    A pass after the last planned round is refused. Batches have fixed shapes: so many rows as the padded batch size,
     those that are padding zero and masked.
 
     Args:
       run: the run; the loader reads ahead of it, and follows where it goes on.
       data: has as many examples as the plan, all of the same shapes.
-      micro_batch: size of micro-batches; must divide the physical batch size. None gives whole batches.
+      micro_batch_size: size of micro-batches; must divide the padded batch size. None gives whole batches.
       options: of the `DataLoader`: workers, pinned memory, `collate_fn`. What that returns must be tensors, in any
         nesting, with one row for each example as their first axis, else `PlanViolated`. Workers are started by
         `forkserver` unless `multiprocessing_context` says otherwise, for a process with JAX in it should not be forked.
     """
     check_same("examples", len(data), run.plan.examples)  # type: ignore[arg-type]
     padded = _Padded(data, options.pop("collate_fn", default_collate))
-    if micro_batch is not None and run.plan.physical % count("micro_batch", micro_batch):
-        raise InvalidArgument("micro_batch", micro_batch, f"must divide the physical size, {run.plan.physical}")
+    if micro_batch_size is not None and run.plan.padded_batch_size % count("micro_batch_size", micro_batch_size):
+        remedy = f"must divide the padded batch size, {run.plan.padded_batch_size}"
+        raise InvalidArgument("micro_batch_size", micro_batch_size, remedy)
     options["multiprocessing_context"] = worker_context(
         options.get("num_workers", 0), options.get("multiprocessing_context")
     )
-    places: Any = _Places(run, micro_batch)  # what it yields goes to the data set, not to the type checker's lists
+    places: Any = _Places(run, micro_batch_size)  # what it yields goes to the data set, not to the type checker's lists
     return DataLoader(padded, batch_sampler=places, collate_fn=_as_it_is, **options)
 
 
@@ -83,8 +84,8 @@ class _Place(NamedTuple):
 class _Places(Sampler[_Place]):
     """The coming batches of a run, cut into micro-batches."""
 
-    def __init__(self, run: TrainingRun, micro_batch: int | None) -> None:
-        self._run, self._size = run, micro_batch or run.plan.physical
+    def __init__(self, run: TrainingRun, micro_batch_size: int | None) -> None:
+        self._run, self._size = run, micro_batch_size or run.plan.padded_batch_size
 
     def __iter__(self) -> Iterator[_Place]:
         for batch in self._run.epoch():
@@ -93,7 +94,7 @@ class _Places(Sampler[_Place]):
                 yield _Place(part, number, len(parts), self._run.token(part))
 
     def __len__(self) -> int:
-        return self._run.plan.bins * (self._run.plan.physical // self._size)
+        return self._run.plan.bins * (self._run.plan.padded_batch_size // self._size)
 
 
 class _Padded(Dataset[Any]):
@@ -117,7 +118,7 @@ class _Padded(Dataset[Any]):
                     f"collate_fn: gave {shape} for {len(taken)} examples; it must give tensors with one row for each, "
                     "as their first axis, and leave none out"
                 )
-            fixed = leaf.new_zeros((batch.physical, *leaf.shape[1:]))
+            fixed = leaf.new_zeros((batch.padded_batch_size, *leaf.shape[1:]))
             fixed[: len(members)] = leaf[: len(members)]
             return fixed
 
@@ -173,11 +174,13 @@ class Accumulated:
         self._check_round()
 
     def _cut(self, parts: int) -> None:
-        physical = self._run.plan.physical
-        if parts < 1 or physical % parts:
-            raise PlanViolated(f"number of micro-batches = {parts}: must divide the physical size, {physical}")
+        padded_batch_size = self._run.plan.padded_batch_size
+        if parts < 1 or padded_batch_size % parts:
+            raise PlanViolated(
+                f"number of micro-batches = {parts}: must divide the padded batch size, {padded_batch_size}"
+            )
         batch = self._run.batch
-        self._round, self._planned = batch.round, batch.micro_batches(physical // parts)
+        self._round, self._planned = batch.round, batch.micro_batches(padded_batch_size // parts)
 
     def _check_round(self) -> None:
         if self._round != self._run.round:
