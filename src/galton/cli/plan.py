@@ -44,7 +44,7 @@ def plan(
     clip_norm: Annotated[float, typer.Option(help="l2 norm that every example's gradient is clipped to.")] = 1.0,
     padded_batch_size: Annotated[
         int | None,
-        typer.Option(help="Size that batches are padded to; larger ones are truncated [truncation below 1e-12]."),
+        typer.Option(help="Batches are padded to this; larger ones are truncated [truncation below 1e-12]."),
     ] = None,
     micro_batch_size: Annotated[int, typer.Option(help="Make the padded batch size a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",

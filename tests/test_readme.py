@@ -1,0 +1,101 @@
+"""What the README and the examples show runs: every command line, every block of code, every example."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import galton
+from galton import cli
+from tests.marks import SLOW
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    shlex.split(line, comments=True)
+    for line in re.findall(r"^    (galton .*|python -m reproduction .*)$", README, re.MULTILINE)
+]
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+TARGETS = re.findall(r"^    make (\S+)", README, re.MULTILINE)
+LINKS = re.findall(r"\]\(([^)#]+)", README)
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name != "data.py")
+QUICK_EXAMPLES = {"certified_noise.py"}
+
+
+def run(words: list[str], folder: Path) -> str:
+    """Runs Python with these arguments in a folder, to a good end."""
+    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def galton_words(command: list[str]) -> list[str]:
+    """A command of the README as arguments of Python."""
+    return ["-c", "from galton.cli import main; main()", *command[1:]]
+
+
+def test_there_is_something_to_run() -> None:
+    assert {command[1] for command in COMMANDS if command[0] == "galton"} >= {"plan", "verify", "report", "audit"}
+    assert len(BLOCKS) >= 2
+    assert len(EXAMPLES) >= 4
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_command_of_the_readme_is_understood(command: list[str]) -> None:
+    """Every option and argument is one that the command has, of the right type."""
+    if command[0] != "galton":
+        assert command[:3] == ["python", "-m", "reproduction"]
+        return
+    from galton.cli import accounting, audit, comparison, optimization, plan, report  # noqa: F401
+
+    group: Any = typer.main.get_command(cli.app)
+    group.commands[command[1]].make_context(command[1], list(command[2:]))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_of_the_readme_is_in_the_makefile(target: str) -> None:
+    assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("link", [link for link in LINKS if "://" not in link])
+def test_a_link_of_the_readme_leads_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_the_block_that_trains_runs_as_pasted(tmp_path: Path) -> None:
+    """With a shorter plan for as many examples in the folder `plan`."""
+    made = galton.make_plan(4.0, 1e-5, examples=50_000, batch_size=1_000, epochs=1, strategy="sqrt")
+    galton.save_plan(made, tmp_path / "plan")
+    (tmp_path / "block.py").write_text(next(block for block in BLOCKS if "train(" in block))
+    assert '"completed": true' in run(["block.py"], tmp_path).lower().replace("'", '"')
+
+
+def test_the_block_that_certifies_runs_as_pasted(tmp_path: Path) -> None:
+    (tmp_path / "block.py").write_text(next(block for block in BLOCKS if "certify(" in block))
+    assert "(1, 1e-05)-DP" in run(["block.py"], tmp_path)
+
+
+@SLOW
+def test_all_of_the_readme_runs_in_its_order(tmp_path: Path) -> None:
+    for command in COMMANDS:
+        if command[0] == "galton":
+            run(galton_words(command), tmp_path)
+    for number, block in enumerate(BLOCKS):
+        path = tmp_path / f"block{number}.py"
+        path.write_text(block)
+        run([path.name], tmp_path)
+    assert (tmp_path / "run" / "record.json").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK_EXAMPLES else pytest.param(name, marks=SLOW) for name in EXAMPLES]
+)
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    run([str(ROOT / "examples" / name)], tmp_path)
