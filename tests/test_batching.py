@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from galton.accountants import check_covered, covering, find_accountant
 from galton.batching import (
     BallsInBins,
     Batches,
@@ -41,6 +42,7 @@ from galton.batching.balls_in_bins import bin_blocks, bin_sizes, grouped
 from galton.batching.poisson import gaps, successes
 from galton.batching.words import BLOCK, Words, check_seed
 from galton.errors import InvalidArgument, InvalidFile
+from galton.guarantee import Adjacency
 
 LEAST = 1e-6
 """Least p-value of a chi-square test; seeds are fixed, so that a test that passes goes on passing."""
@@ -415,14 +417,15 @@ COVERED = {
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: s.kind)
 def test_accountants_that_do_not_cover_a_scheme_are_refused(scheme: Scheme) -> None:
     right = set() if getattr(scheme, "reshuffle", False) else COVERED[scheme.kind]
-    for accountant in ("balls-in-bins", "allocation", "unamplified", "poisson", "cyclic-poisson", "mmcc"):
-        if accountant in right:
-            scheme.check_covered(accountant)
+    assert {accountant.name for accountant in covering(scheme)} == right
+    for name in ("balls-in-bins", "allocation", "unamplified", "poisson", "cyclic-poisson", "mmcc"):
+        if name in right:
+            check_covered(find_accountant(name), scheme)
         else:
-            with pytest.raises(InvalidArgument, match=f"^accountant = '{accountant}': does not cover {scheme.kind}"):
-                scheme.check_covered(accountant)
+            with pytest.raises(InvalidArgument, match=f"^accountant = '{name}': does not cover {scheme.kind}"):
+                check_covered(find_accountant(name), scheme)
     with pytest.raises(InvalidArgument, match="must be one of"):
-        scheme.check_covered("other")
+        find_accountant("other")
 
 
 @pytest.mark.parametrize(
@@ -586,13 +589,16 @@ def test_displacement_counts_different_batches_only() -> None:
 
 
 def test_delta_of_truncation_by_adjacency() -> None:
-    found = truncation(BallsInBins(1000, 10, 100), 140)
-    assert found.delta(2.0, "remove") == found.displacement
-    assert found.delta(2.0, "add") == found.delta(2.0) == pytest.approx(found.displacement * math.exp(2))
-    assert found.delta(2.0, "replace") == 0
+    cost = truncation(BallsInBins(1000, 10, 100), 140)
+    assert cost.delta(2.0, Adjacency.REMOVE) == cost.displacement
+    assert cost.delta(2.0, Adjacency.ADD) == cost.delta(2.0) == pytest.approx(cost.displacement * math.exp(2))
+    assert cost.delta(2.0, Adjacency.REPLACE) == cost.delta(2.0, Adjacency.ZERO_OUT) == 0
     with pytest.raises(InvalidArgument, match=r"^adjacency"):
-        found.delta(1.0, "other")
-    json.dumps(found.to_json())
+        cost.delta(1.0, "other")  # type: ignore[arg-type]
+    for adjacency in Adjacency:
+        with pytest.raises(InvalidArgument, match=r"^epsilon = -1"):
+            cost.delta(-1.0, adjacency)
+    json.dumps(cost.to_json())
 
 
 def outputs(others: int, bins: int, physical: int, canary: int | None) -> dict[tuple[int, ...], float]:
@@ -632,12 +638,12 @@ def test_truncation_costs_no_more_than_claimed_and_is_not_free(epsilon: float) -
     mixture = density({(1, 0): 0.5, (0, 1): 0.5})
     alone = density({(0, 0): 1.0})
     cost = truncation(BallsInBins(4, 2, 2), 3)
-    for one, two, pair, adjacency in (
-        (with_x, without_x, (mixture, alone), "remove"),
-        (without_x, with_x, (alone, mixture), "add"),
+    for first, second, pair, adjacency in (
+        (with_x, without_x, (mixture, alone), Adjacency.REMOVE),
+        (without_x, with_x, (alone, mixture), Adjacency.ADD),
     ):
-        found = divergence(one, two, epsilon, cell)
-        assert found <= divergence(*pair, epsilon, cell) + cost.delta(epsilon, adjacency) + 1e-6
+        truth = divergence(first, second, epsilon, cell)
+        assert truth <= divergence(*pair, epsilon, cell) + cost.delta(epsilon, adjacency) + 1e-6
     worst = density({(-3, 0): 1.0}), density({(-1, 0): 1.0})  # a full bin in which x has pushed y out: 2, not 1
     assert divergence(*worst, epsilon, cell) > divergence(density({(1, 0): 1.0}), alone, epsilon, cell)
 
