@@ -18,7 +18,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from galton.accountants import check_covered, covering, find_accountant
 from galton.batching import (
     BallsInBins,
     Batches,
@@ -401,31 +400,6 @@ def test_schemes_survive_json(scheme: Scheme) -> None:
         scheme_from_json({**scheme.to_json(), "more": 1})
     with pytest.raises(InvalidArgument, match=r"^kind = 'other'"):
         scheme_from_json({**scheme.to_json(), "kind": "other"})
-
-
-COVERED = {
-    "balls-in-bins": {"balls-in-bins", "allocation", "unamplified"},
-    "balls-in-bins-streaming": {"balls-in-bins", "allocation", "unamplified"},
-    "poisson": {"poisson", "mmcc"},
-    "cyclic-poisson": {"cyclic-poisson"},
-    "min-separation": set(),
-    "shuffle": {"unamplified"},
-    "fixed-order": {"unamplified"},
-}
-
-
-@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: s.kind)
-def test_accountants_that_do_not_cover_a_scheme_are_refused(scheme: Scheme) -> None:
-    right = set() if getattr(scheme, "reshuffle", False) else COVERED[scheme.kind]
-    assert {accountant.name for accountant in covering(scheme)} == right
-    for name in ("balls-in-bins", "allocation", "unamplified", "poisson", "cyclic-poisson", "mmcc"):
-        if name in right:
-            check_covered(find_accountant(name), scheme)
-        else:
-            with pytest.raises(InvalidArgument, match=f"^accountant = '{name}': does not cover {scheme.kind}"):
-                check_covered(find_accountant(name), scheme)
-    with pytest.raises(InvalidArgument, match="must be one of"):
-        find_accountant("other")
 
 
 @pytest.mark.parametrize(
