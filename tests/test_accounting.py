@@ -30,7 +30,7 @@ from galton.accounting.options import derived_seed
 from galton.bounds import BOUNDS
 from galton.errors import GaltonError, InvalidArgument
 from galton.gaussian import gaussian_epsilon, gaussian_mu
-from galton.guarantee import Direction
+from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.pair import Pair, dominating_pair
 from galton.sampling import PlainSampler, draws
 from galton.strategies import Dense, Toeplitz, identity, square_root
@@ -40,6 +40,8 @@ from tests.truth import gaussian, random_allocation, two_bins
 GAUSSIAN = dominating_pair(identity(1), 1, 2.0)  # mu = 1/2
 SMALL = dominating_pair(square_root(48, 6), 8, 1.2)
 TWO = Pair(np.array([[1.0, 0.4], [0.4, 0.9]]), 1.5)
+BOTH = (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST)
+EITHER, REPLACE = Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE
 
 
 # delta
@@ -49,61 +51,68 @@ TWO = Pair(np.array([[1.0, 0.4], [0.4, 0.9]]), 1.5)
 @pytest.mark.parametrize("sampler", ["plain", "tilted", "auto"])
 def test_delta_of_two_bins_lies_within_its_limits(bound: str, sampler: str) -> None:
     options = Options(seed=3, bound=bound, sampler=sampler, samples=200_000, rel_width=0.05)
-    found = delta(TWO, 0.4, options)
-    truth = max(two_bins(TWO.gram, 0.4, one) for one in (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST))
-    assert found.lower <= truth <= found.upper
-    assert found.lower <= found.delta <= found.upper
-    assert found.upper - found.lower < 0.3 * truth
-    assert found.samples <= 400_000
+    estimate = delta(TWO, 0.4, options=options)
+    truth = max(two_bins(TWO.gram, 0.4, direction) for direction in BOTH)
+    assert estimate.lower <= truth <= estimate.upper
+    assert estimate.lower <= estimate.delta <= estimate.upper
+    assert estimate.upper - estimate.lower < 0.3 * truth
+    assert estimate.samples <= 400_000
     if bound != "sequence":
-        assert found.samples == 400_000
-    for one in found.by_direction:
-        truth = two_bins(TWO.gram, 0.4, Direction(one.direction))
-        assert one.lower <= truth <= one.upper
-        assert one.deterministic_upper >= truth
-    json.dumps(found.to_json(), allow_nan=False)
+        assert estimate.samples == 400_000
+    for part in estimate.by_direction:
+        truth = two_bins(TWO.gram, 0.4, part.direction)
+        assert part.lower <= truth <= part.upper
+        assert part.deterministic_upper >= truth
+    json.dumps(estimate.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize("adjacency", ["add", "remove", "replace", "add-or-remove"])
-def test_adjacency_picks_the_divergence(adjacency: str) -> None:
-    names = {
-        "add": [Direction.NOISE_FIRST],
-        "remove": [Direction.MIXTURE_FIRST],
-        "replace": [Direction.REPLACE],
-        "add-or-remove": [Direction.MIXTURE_FIRST, Direction.NOISE_FIRST],
-    }[adjacency]
-    found = delta(TWO, 0.4, Options(adjacency=adjacency, seed=1, rel_width=0.05))
-    assert [one.direction for one in found.by_direction] == [name.value for name in names]
-    assert found.lower <= max(two_bins(TWO.gram, 0.4, name) for name in names) <= found.upper
+@pytest.mark.parametrize(
+    ("adjacency", "directions"),
+    [
+        (Adjacency.ADD, [Direction.NOISE_FIRST]),
+        (Adjacency.REMOVE, [Direction.MIXTURE_FIRST]),
+        (Adjacency.REPLACE, [Direction.REPLACE]),
+        (Adjacency.ADD_OR_REMOVE, [Direction.MIXTURE_FIRST, Direction.NOISE_FIRST]),
+    ],
+    ids=str,
+)
+def test_adjacency_picks_the_divergence(adjacency: Adjacency, directions: list[Direction]) -> None:
+    estimate = delta(TWO, 0.4, adjacency, options=Options(seed=1, rel_width=0.05))
+    assert estimate.adjacency is adjacency
+    assert [part.direction for part in estimate.by_direction] == directions
+    assert estimate.lower <= max(two_bins(TWO.gram, 0.4, direction) for direction in directions) <= estimate.upper
+    body = estimate.to_json()
+    assert body["adjacency"] == adjacency.value
+    assert [part["direction"] for part in body["by_direction"]] == [direction.value for direction in directions]
 
 
 def test_a_sequence_stops_by_itself_at_the_width_asked_for() -> None:
-    wide, narrow = (delta(SMALL, 0.5, Options(seed=1, rel_width=width)) for width in (0.2, 0.02))
-    for found, width in ((wide, 0.2), (narrow, 0.02)):
-        assert found.upper - found.lower <= width * found.delta * 1.001
+    wide, narrow = (delta(SMALL, 0.5, options=Options(seed=1, rel_width=width)) for width in (0.2, 0.02))
+    for estimate, width in ((wide, 0.2), (narrow, 0.02)):
+        assert estimate.upper - estimate.lower <= width * estimate.delta * 1.001
     assert wide.samples < narrow.samples / 4
-    capped = delta(SMALL, 0.5, Options(seed=1, rel_width=0.001, samples=20_000))
+    capped = delta(SMALL, 0.5, options=Options(seed=1, rel_width=0.001, samples=20_000))
     assert capped.samples == 40_000
     assert capped.upper - capped.lower > 0.001 * capped.delta  # the true interval is reported, not the one wished for
 
 
 def test_limits_cover_the_truth_as_often_as_they_say() -> None:
-    truth = {one: two_bins(TWO.gram, 0.4, one) for one in (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST)}
+    truth = {direction: two_bins(TWO.gram, 0.4, direction) for direction in BOTH}
     misses = 0
     for seed in range(120):
-        found = delta(TWO, 0.4, Options(seed=seed, confidence=0.8, rel_width=0.1, samples=30_000))
-        misses += any(not one.lower <= truth[Direction(one.direction)] <= one.upper for one in found.by_direction)
+        estimate = delta(TWO, 0.4, options=Options(seed=seed, confidence=0.8, rel_width=0.1, samples=30_000))
+        misses += any(not part.lower <= truth[part.direction] <= part.upper for part in estimate.by_direction)
     assert misses <= 0.2 * 120 + 4 * math.sqrt(0.2 * 0.8 * 120)
 
 
 @pytest.mark.parametrize("multiplier", slow_after(1, [0.05, 0.3, 5.0, 50.0]))
-@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace"])
-def test_no_overflow_for_any_noise(multiplier: float, adjacency: str) -> None:
+@pytest.mark.parametrize("adjacency", [EITHER, REPLACE], ids=str)
+def test_no_overflow_for_any_noise(multiplier: float, adjacency: Adjacency) -> None:
     for pair in (SMALL.at(multiplier), dominating_pair(identity(16), 8, multiplier)):
         for level in (0.01, 1.0, 30.0, 500.0):
-            found = delta(pair, level, Options(adjacency=adjacency, seed=1, samples=2000))
-            assert 0 <= found.lower <= found.delta <= found.upper <= 1
-            json.dumps(found.to_json(), allow_nan=False)
+            estimate = delta(pair, level, adjacency, options=Options(seed=1, samples=2000))
+            assert 0 <= estimate.lower <= estimate.delta <= estimate.upper <= 1
+            json.dumps(estimate.to_json(), allow_nan=False)
 
 
 @SLOW
@@ -112,22 +121,23 @@ def test_identity_at_128_bins_agrees_with_pld_accounting() -> None:
     assert rows
     for row in rows:
         pair = dominating_pair(identity(2048), 128, row["noise_multiplier"])  # 16 epochs: the same pair
-        found = delta(pair, row["epsilon"], Options(adjacency="remove", seed=2, samples=300_000, rel_width=0.1))
-        assert found.lower <= row["delta_upper"]
-        assert found.upper >= row["delta_lower"]
+        options = Options(seed=2, samples=300_000, rel_width=0.1)
+        estimate = delta(pair, row["epsilon"], Adjacency.REMOVE, options=options)
+        assert estimate.lower <= row["delta_upper"]
+        assert estimate.upper >= row["delta_lower"]
 
 
 # Deterministic bounds
 
 
-@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace"])
-def test_deterministic_bounds_are_bounds_and_invert_each_other(adjacency: str) -> None:
-    found = delta(SMALL, 0.6, Options(adjacency=adjacency, seed=1))
+@pytest.mark.parametrize("adjacency", [EITHER, REPLACE], ids=str)
+def test_deterministic_bounds_are_bounds_and_invert_each_other(adjacency: Adjacency) -> None:
+    estimate = delta(SMALL, 0.6, adjacency, options=Options(seed=1))
     certain = delta_upper_bound(SMALL, 0.6, adjacency)
-    assert found.upper <= certain < 30 * found.delta
+    assert estimate.upper <= certain < 30 * estimate.delta
     level = epsilon_upper_bound(SMALL, 1e-4, adjacency)
     assert delta_upper_bound(SMALL, level, adjacency) <= 1e-4 < delta_upper_bound(SMALL, level * 0.99, adjacency)
-    multiplier = multiplier_upper_bound(SMALL, 0.6, 1e-4, adjacency)
+    multiplier = multiplier_upper_bound(SMALL, Guarantee(0.6, 1e-4, adjacency))
     enough, short = (delta_upper_bound(SMALL.at(multiplier * k), 0.6, adjacency) for k in (1.0, 0.96))
     assert enough <= 1e-4 < short
 
@@ -137,32 +147,34 @@ def test_deterministic_bounds_are_bounds_and_invert_each_other(adjacency: str) -
 
 @pytest.mark.parametrize("target", [1e-2, 1e-5, 1e-9])
 def test_epsilon_of_one_bin_is_that_of_the_gaussian_mechanism(target: float) -> None:
-    found = epsilon(GAUSSIAN, target, Options(seed=1))
-    assert found.lower <= gaussian_epsilon(target, 0.5) <= found.upper
-    assert found.epsilon == pytest.approx(gaussian_epsilon(target, 0.5), rel=0.02)
+    estimate = epsilon(GAUSSIAN, target, options=Options(seed=1))
+    assert estimate.lower <= gaussian_epsilon(target, 0.5) <= estimate.upper
+    assert estimate.epsilon == pytest.approx(gaussian_epsilon(target, 0.5), rel=0.02)
 
 
-@pytest.mark.parametrize("adjacency", slow_after(1, ["add-or-remove", "replace"]))
+@pytest.mark.parametrize("adjacency", slow_after(1, [EITHER, REPLACE]), ids=str)
 @pytest.mark.parametrize("bound", slow_after(1, ["sequence", "kl"]))
-def test_epsilon_inverts_delta(adjacency: str, bound: str) -> None:
-    found = epsilon(TWO, 1e-3, Options(adjacency=adjacency, bound=bound, seed=1, samples=400_000))
-    names = [Direction.REPLACE] if adjacency == "replace" else [Direction.MIXTURE_FIRST, Direction.NOISE_FIRST]
+def test_epsilon_inverts_delta(adjacency: Adjacency, bound: str) -> None:
+    estimate = epsilon(TWO, 1e-3, adjacency, options=Options(bound=bound, seed=1, samples=400_000))
+    directions = (Direction.REPLACE,) if adjacency is REPLACE else BOTH
+    assert tuple(point.direction for point in estimate.by_direction) == directions
 
     def truth(level: float) -> float:
-        return max(two_bins(TWO.gram, level, name) for name in names)
+        return max(two_bins(TWO.gram, level, direction) for direction in directions)
 
-    assert truth(found.upper) <= 1e-3 <= truth(found.lower)
-    assert found.upper - found.lower < 0.05 * found.epsilon
+    assert truth(estimate.upper) <= 1e-3 <= truth(estimate.lower)
+    assert estimate.upper - estimate.lower < 0.05 * estimate.epsilon
 
 
 def test_epsilon_is_zero_where_delta_at_zero_is_below_the_target() -> None:
-    found = epsilon(GAUSSIAN, 0.5, Options(seed=1))
-    assert (found.epsilon, found.lower, found.upper) == (0.0, 0.0, 0.0)
+    estimate = epsilon(GAUSSIAN, 0.5, options=Options(seed=1))
+    assert (estimate.epsilon, estimate.lower, estimate.upper) == (0.0, 0.0, 0.0)
 
 
 def test_plain_samples_too_few_to_see_delta_still_give_a_valid_upper_limit() -> None:
-    found = epsilon(GAUSSIAN, 1e-7, Options(seed=1, sampler="plain", samples=1000))
-    assert found.lower <= gaussian_epsilon(1e-7, 0.5) <= found.upper <= found.deterministic_upper * (1 + 1e-9)
+    estimate = epsilon(GAUSSIAN, 1e-7, options=Options(seed=1, sampler="plain", samples=1000))
+    assert estimate.lower <= gaussian_epsilon(1e-7, 0.5) <= estimate.upper
+    assert estimate.upper <= estimate.deterministic_upper * (1 + 1e-9)
 
 
 # profile
@@ -186,17 +198,18 @@ def test_profile_of_the_gaussian_mechanism(sampler: str) -> None:
 
 
 @SLOW
-@pytest.mark.parametrize("adjacency", ["add-or-remove", "add", "remove"])
-def test_no_test_beats_the_trade_off_curve(adjacency: str) -> None:
+@pytest.mark.parametrize("adjacency", [EITHER, Adjacency.ADD, Adjacency.REMOVE], ids=str)
+def test_no_test_beats_the_trade_off_curve(adjacency: Adjacency) -> None:
     """The likelihood-ratio test, simulated, is never better than the curve of any adjacency that covers it."""
     pair = Pair(np.eye(16), 0.5)
-    found = profile(pair, points=17, options=Options(adjacency=adjacency, seed=1, samples=1 << 16, rel_width=0.1))
+    options = Options(seed=1, samples=1 << 16, rel_width=0.1)
+    curve = profile(pair, adjacency=adjacency, points=17, options=options)
     run = PlainSampler(pair, Direction.MIXTURE_FIRST), PlainSampler(pair, Direction.NOISE_FIRST)
     used = np.concatenate([draw.loss for draw in draws(run[0], 200_000, 5)])
     unused = -np.concatenate([draw.loss for draw in draws(run[1], 200_000, 5)])
     for rate in (0.001, 0.01, 0.05, 0.2):
         miss = (used <= np.quantile(unused, 1 - rate)).mean()
-        claimed = np.interp(rate, found.false_positive_rates, found.false_negative_rates)
+        claimed = np.interp(rate, curve.false_positive_rates, curve.false_negative_rates)
         assert claimed <= miss + 0.005
 
 
@@ -211,34 +224,36 @@ def test_trade_off_of_exact_deltas_is_the_gaussian_one() -> None:
 
 @pytest.mark.parametrize(("level", "target"), [(1.0, 1e-5), (0.3, 1e-10), (8.0, 1e-3)])
 def test_calibration_of_one_bin_is_the_analytic_gaussian(level: float, target: float) -> None:
-    found = calibrate(GAUSSIAN, level, target, Options(seed=1), tau=1.05)
-    assert found.noise_multiplier == pytest.approx(1 / gaussian_mu(level, target / 1.05), rel=5e-3)
-    assert found.noise_multiplier >= 1 / gaussian_mu(level, target) * (1 - 1e-9)
-    assert found.unamplified == pytest.approx(1 / gaussian_mu(level, target))
-    assert found.check.upper <= target
+    calibration = calibrate(GAUSSIAN, level, target, options=Options(seed=1), tau=1.05)
+    assert calibration.guarantee == Guarantee(level, target)
+    assert calibration.noise_multiplier == pytest.approx(1 / gaussian_mu(level, target / 1.05), rel=5e-3)
+    assert calibration.noise_multiplier >= 1 / gaussian_mu(level, target) * (1 - 1e-9)
+    assert calibration.unamplified == pytest.approx(1 / gaussian_mu(level, target))
+    assert calibration.check.upper <= target
 
 
-@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace", "add"])
-def test_calibrated_noise_passes_its_certificate(adjacency: str) -> None:
-    options = Options(seed=1, adjacency=adjacency)
-    found = calibrate(SMALL, 1.0, 1e-5, options, tau=1.05)
-    certificate = certify(SMALL.at(found.noise_multiplier), 1.0, 1e-5, options, tau=1.05)
+@pytest.mark.parametrize("adjacency", [EITHER, REPLACE, Adjacency.ADD], ids=str)
+def test_calibrated_noise_passes_its_certificate(adjacency: Adjacency) -> None:
+    claim, options = Guarantee(1.0, 1e-5, adjacency), Options(seed=1)
+    calibration = calibrate(SMALL, claim, options=options, tau=1.05)
+    certificate = certify(SMALL.at(calibration.noise_multiplier), claim, options=options, tau=1.05)
     assert certificate.accepted
-    less = certify(SMALL.at(0.97 * found.noise_multiplier), 1.0, 1e-5, options, tau=1.05)
+    assert calibration.guarantee == certificate.guarantee == claim
+    less = certify(SMALL.at(0.97 * calibration.noise_multiplier), claim, options=options, tau=1.05)
     assert not less.accepted
 
 
 def test_plain_calibration_solves_for_its_own_samples() -> None:
-    options = Options(seed=1, sampler="plain", samples=100_000, adjacency="remove", rel_width=0.3)
-    found = calibrate(SMALL, 0.5, 1e-2, options, tau=1.2)
+    options = Options(seed=1, sampler="plain", samples=100_000, rel_width=0.3)
+    calibration = calibrate(SMALL, Guarantee(0.5, 1e-2, Adjacency.REMOVE), options=options, tau=1.2)
 
     def fitted(multiplier: float) -> float:
         sampler = PlainSampler(SMALL.at(multiplier), Direction.MIXTURE_FIRST)
         values = [sampler.values(draw, 0.5) for draw in draws(sampler, 100_000, derived_seed(1, "fit"))]
         return float(np.concatenate(values).mean())
 
-    multiplier = found.noise_multiplier
-    assert fitted(multiplier * (1 - 1e-4)) > found.target > fitted(multiplier * (1 + 1e-4))
+    multiplier = calibration.noise_multiplier
+    assert fitted(multiplier * (1 - 1e-4)) > calibration.target > fitted(multiplier * (1 + 1e-4))
 
 
 # certify
@@ -253,7 +268,7 @@ def test_a_certificate_holds_all_that_is_needed_to_repeat_and_to_judge_it() -> N
     assert first.strategy == square_root(48, 6).digest
     assert first.failure_probability == pytest.approx(1.5e-8)
     assert set(first.versions) == {"galton", "jax", "numpy", "scipy", "python"}
-    again = certify(SMALL.at(2.85), 1.0, 1e-5, Options(seed=first.seed))
+    again = certify(SMALL.at(2.85), 1.0, 1e-5, options=Options(seed=first.seed))
     assert again.seed_chosen_by_user
     assert "chosen by the user" in again.statement
     for one, two in zip(first.by_direction, again.by_direction, strict=True):
@@ -292,19 +307,19 @@ def test_an_interrupted_attempt_counts_as_rejected(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        certify(SMALL.at(2.0), 1.0, 1e-5, Options(progress=interrupt), ledger=ledger)
-    assert ledger.begin(target_digest(SMALL.at(2.0), 1.0, 1e-5, "add-or-remove"), 0.1).attempts == 2
+        certify(SMALL.at(2.0), 1.0, 1e-5, options=Options(progress=interrupt), ledger=ledger)
+    assert ledger.begin(target_digest(SMALL.at(2.0), Guarantee(1.0, 1e-5)), 0.1).attempts == 2
 
 
 @pytest.mark.parametrize("bound", slow_after(1, ["sequence", "kl"]))
 def test_a_mechanism_over_budget_is_accepted_no_more_often_than_stated(bound: str, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "attempts.json")
-    truth = max(two_bins(TWO.gram, 0.4, one) for one in (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST))
+    truth = max(two_bins(TWO.gram, 0.4, direction) for direction in BOTH)
     accepted = 0
     for seed in range(150):
         options = Options(seed=seed, bound=bound, samples=4096)
-        accepted += certify(TWO, 0.4, truth / 1.25, options, failure=0.1, ledger=ledger).accepted
-        accepted += certify(TWO, 0.4, truth * 0.999, options, failure=0.1, ledger=ledger).accepted
+        accepted += certify(TWO, 0.4, truth / 1.25, options=options, failure=0.1, ledger=ledger).accepted
+        accepted += certify(TWO, 0.4, truth * 0.999, options=options, failure=0.1, ledger=ledger).accepted
     assert accepted <= 0.1 * 300 + 4 * math.sqrt(0.1 * 0.9 * 300)
 
 
@@ -355,7 +370,11 @@ def test_the_number_of_samples_gives_the_power_it_promises(bound: str) -> None:
         (lambda: Options(seed=2**53), "seed = 9007199254740992"),
         (lambda: Options(confidence=1.0), "confidence = 1.0"),
         (lambda: Options(rel_width=0.0), "rel_width = 0.0"),
-        (lambda: Options(adjacency="swap"), "adjacency = 'swap'"),
+        (lambda: delta(SMALL, 1.0, "swap"), "adjacency = 'swap'"),  # type: ignore[arg-type]
+        (lambda: epsilon(SMALL, 1e-5, "swap"), "adjacency = 'swap'"),  # type: ignore[arg-type]
+        (lambda: profile(SMALL, None, "swap"), "adjacency = 'swap'"),  # type: ignore[arg-type]
+        (lambda: calibrate(SMALL, 1.0), "delta = None"),
+        (lambda: certify(SMALL, Guarantee(1.0, 1e-5), 1e-5), "delta = 1e-05"),
         (lambda: Options(bound="magic"), "bound = 'magic'"),
         (lambda: Options(workers=0), "workers = 0"),
         (lambda: SMALL.at(0.0), "noise_multiplier = 0.0"),
@@ -384,24 +403,25 @@ def test_garbage_gives_an_error_of_ours_or_a_finite_result(
 ) -> None:
     try:
         strategy = Dense(np.diag(column)) if dense else Toeplitz(4, column)
-        found = question(dominating_pair(strategy, 1, multiplier), level, Options(samples=200, seed=1))
+        answer = question(dominating_pair(strategy, 1, multiplier), level, options=Options(samples=200, seed=1))
     except GaltonError:
         return
-    limits = (found.lower, getattr(found, "delta" if question is delta else "epsilon"), found.upper)
+    limits = (answer.lower, getattr(answer, "delta" if question is delta else "epsilon"), answer.upper)
     assert 0 <= limits[0] <= limits[1] <= limits[2] < math.inf
 
 
 @pytest.mark.parametrize("bins", [1, 2])
 def test_an_astronomical_epsilon_leaves_nothing(bins: int) -> None:
     """The half-space is then infinitely far away."""
-    found = delta(dominating_pair(Toeplitz(4, [1e-24]), bins, 1e100), 5e231, Options(samples=200, seed=1))
-    assert 0 <= found.delta <= found.upper < 1e-100
+    pair = dominating_pair(Toeplitz(4, [1e-24]), bins, 1e100)
+    estimate = delta(pair, 5e231, options=Options(samples=200, seed=1))
+    assert 0 <= estimate.delta <= estimate.upper < 1e-100
 
 
 def test_merge_loss_is_reported_as_a_factor() -> None:
     strategy = square_root(256)
     pair = dominating_pair(strategy, 64, 3.0, 2)
-    loss = merge_loss(strategy, pair, 0.5, "add-or-remove")
+    loss = merge_loss(strategy, pair, 0.5, EITHER)
     assert loss is not None
     assert 1.0 <= loss < 2.0
-    assert merge_loss(strategy, dominating_pair(strategy, 64, 3.0, 64), 0.5, "add-or-remove") is None
+    assert merge_loss(strategy, dominating_pair(strategy, 64, 3.0, 64), 0.5, EITHER) is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import galton
+from galton.accountants import ACCOUNTANTS
 from galton.cache import Cache, default_cache
 from galton.closure import closure, code_digest
 from galton.errors import InvalidArgument
@@ -127,14 +128,15 @@ def test_an_edit_of_galton_is_noticed(tmp_path: Path) -> None:
     assert set(closure("galton.report.curves", {"galton": copied})) == set(
         closure("galton.report.curves", {"galton": SOURCES})
     )
-    (copied / "report" / "numbers.py").write_text("from galton import workloads, cluster\n")
+    (copied / "accountants" / "curve.py").write_text("from galton import workloads, cluster\n")
     assert "galton.cluster" in closure("galton.report.curves", {"galton": copied})
 
 
 def test_a_curve_rests_on_its_accountants_and_not_on_the_page() -> None:
     names = closure("galton.report.curves", {"galton": SOURCES})
     assert {
-        *("galton.report.curves", "galton.report.numbers", "galton.batching.overflow", "galton.files", "galton.cache"),
+        *("galton.report.curves", "galton.batching.overflow", "galton.files", "galton.cache", "galton.guarantee"),
+        *("galton.accountants.curve", *(type(accountant).__module__ for accountant in ACCOUNTANTS.values())),
         *("galton.accounting.curve", "galton.accounting.estimate", "galton.sampling.tilted", "galton.plan.plan"),
     } <= set(names)
     assert names["galton.batching.overflow"] == SOURCES / "batching" / "overflow.py"

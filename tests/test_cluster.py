@@ -122,9 +122,9 @@ def test_the_answers_are_those_of_this_machine_to_the_bit(pool: DaskPool) -> Non
     here = Options(seed=3, samples=1 << 16)
     there = replace(here, workers=pool)
     asks: list[Callable[[Options], Any]] = [
-        lambda how: galton.delta(PAIR, 2.0, how),
-        lambda how: galton.calibrate(PAIR, 2.0, 1e-3, replace(how, sampler="plain", samples=1 << 12)),
-        lambda how: galton.certify(PAIR, 8.0, 1e-3, how),
+        lambda how: galton.delta(PAIR, 2.0, options=how),
+        lambda how: galton.calibrate(PAIR, 2.0, 1e-3, options=replace(how, sampler="plain", samples=1 << 12)),
+        lambda how: galton.certify(PAIR, 8.0, 1e-3, options=how),
     ]
     for ask in asks:
         assert _timeless(ask(there).to_json()) == _timeless(ask(here).to_json())

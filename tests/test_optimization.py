@@ -27,13 +27,12 @@ from scipy.optimize import minimize as scipy_minimize
 from scipy.stats import norm
 
 import galton
-from galton import Direction, InvalidArgument, Options
+from galton import Adjacency, Direction, Guarantee, InvalidArgument, Options
 from galton.errors import FloatArray, GaltonError
 from galton.optimization import parse_family
 from galton.optimization.noise_level import ESTIMATORS, NoiseLevel
 from galton.optimization.problem import Problem
 from galton.optimization.series import inverse_series
-from galton.pair import ADJACENCIES
 from galton.sampling.base import wide_jax
 from galton.strategies import Blt, ColumnBanded, Dense, Scaled, Strategy, Toeplitz, identity, square_root
 from galton.workloads import MatrixWorkload, Workload, cooldown, momentum, prefix_sums
@@ -108,9 +107,12 @@ def test_two_ways_to_integrate_agree(direction: Direction) -> None:
     assert two_bins_by_line(gram, 1.0, direction) == pytest.approx(two_bins(gram, 1.0, direction), rel=1e-3)
 
 
-def sigma_of_two_bins(gram: FloatArray, epsilon: float, delta: float, adjacency: str = "add-or-remove") -> float:
+def sigma_of_two_bins(
+    gram: FloatArray, epsilon: float, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
+) -> float:
     def excess(sigma: float) -> float:
-        return max(two_bins_by_line(gram / sigma**2, epsilon, one) for one in ADJACENCIES[adjacency]) / delta - 1
+        scaled = gram / sigma**2
+        return max(two_bins_by_line(scaled, epsilon, direction) for direction in adjacency.directions) / delta - 1
 
     top = 2.1 * math.sqrt(gram.max()) / unamplified_mu(epsilon, delta)
     return float(brentq(excess, top / 40, top, rtol=1e-7))
@@ -268,13 +270,13 @@ def assert_gradient(function: Callable[[FloatArray], tuple[float, FloatArray]], 
         )
 
 
-@pytest.mark.parametrize("adjacency", slow_after(1, ADJACENCIES))
+@pytest.mark.parametrize("adjacency", slow_after(1, Adjacency), ids=str)
 @pytest.mark.parametrize("estimator", slow_after(1, ESTIMATORS))
-def test_sigma_has_the_slope_it_says_and_solves_for_delta(estimator: str, adjacency: str) -> None:
+def test_sigma_has_the_slope_it_says_and_solves_for_delta(estimator: str, adjacency: Adjacency) -> None:
     gram = square_root(12, 5).gram(4 if estimator == "mixture" else 2)
-    log_sigma = math.log(math.sqrt(gram.max()) * (1.9 if adjacency == "replace" else 0.9))
+    log_sigma = math.log(math.sqrt(gram.max()) * (1.9 if adjacency is Adjacency.REPLACE else 0.9))
     with wide_jax():
-        level = NoiseLevel(gram, log_sigma, ADJACENCIES[adjacency], 1.0, 0.03, estimator, 1024, 2)
+        level = NoiseLevel(gram, log_sigma, Guarantee(1.0, 0.03, adjacency), estimator, 1024, 2)
         assert_gradient(lambda one: level((one + one.T) / 2), gram)
         found = level(gram)
         bisected = level.bisect(gram, found.log_sigma, 40)
@@ -290,10 +292,10 @@ def test_sigma_of_two_bins_by_quadrature(estimator: str, direction: Direction) -
     """16384 draws at delta = 0.03: its error is at most 4% (plain, 4 sigma), and log delta falls by 2 or more for
     every unit of log sigma."""
     gram = square_root(6, 3).gram(2)
-    adjacency = next(name for name, ways in ADJACENCIES.items() if ways == (direction,))
+    adjacency = next(member for member in Adjacency if member.directions == (direction,))
     truth = sigma_of_two_bins(gram, 1.0, 0.03, adjacency)
     with wide_jax():
-        level = NoiseLevel(gram, math.log(truth) + 0.1, (direction,), 1.0, 0.03, estimator, 1 << 14, 4)
+        level = NoiseLevel(gram, math.log(truth) + 0.1, Guarantee(1.0, 0.03, adjacency), estimator, 1 << 14, 4)
         assert math.exp(level(gram).log_sigma) == pytest.approx(truth, rel=0.02)
 
 
@@ -341,7 +343,7 @@ def test_gradients_against_finite_differences(family: str, workload: str, object
     start = some_parameters(family, rounds)
     with wide_jax():
         gram = problem.gram(start)
-        level = NoiseLevel(gram, math.log(gram.max()) / 2, ADJACENCIES["add-or-remove"], 1.0, 0.02, "mixture", 1024, 1)
+        level = NoiseLevel(gram, math.log(gram.max()) / 2, Guarantee(1.0, 0.02), "mixture", 1024, 1)
         assert_gradient(lambda parameters: problem.value_and_gradient(parameters, level), start)
         value, _ = problem.value_and_gradient(start, level)
         assert problem.value(start, level(gram).log_sigma) == pytest.approx(value, rel=1e-9)
@@ -556,7 +558,7 @@ def test_what_is_reported_is_the_noise_times_the_error(found: Any) -> None:
 
 def test_the_multiplier_holds_on_another_seed(found: Any) -> None:
     pair = galton.dominating_pair(found.strategy, BINS, found.noise_multiplier)
-    again = galton.delta(pair, 1.0, Options(seed=77, confidence=1 - 1e-6))
+    again = galton.delta(pair, 1.0, options=Options(seed=77, confidence=1 - 1e-6))
     assert again.lower <= 1e-5
     assert again.upper >= 0.9e-5  # and is not wasteful: it was aimed at delta / 1.05
 
@@ -565,7 +567,7 @@ def test_the_result_improves_on_its_start_and_on_the_classical_optimum(found: An
     assert found.history[-1]["objective"] < found.history[0]["objective"]
     classical = galton.unamplified_optimum("toeplitz", BINS, ROUNDS)
     for other in (square_root(ROUNDS), square_root(ROUNDS, BINS), identity(ROUNDS), classical):
-        noise = galton.calibrate(galton.dominating_pair(other, BINS), 1.0, 1e-5, SEED).noise_multiplier
+        noise = galton.calibrate(galton.dominating_pair(other, BINS), 1.0, 1e-5, options=SEED).noise_multiplier
         assert found.rmse < noise * other.sensitivity(BINS) * other.rmse()
     unamplified = product(classical, BINS) / unamplified_mu(1.0, 1e-5)
     assert found.unamplified["rmse"] == pytest.approx(unamplified, rel=1e-6)
@@ -649,7 +651,8 @@ def test_the_papers_method_improves() -> None:
         tau=1.2,
     )
     assert (found.method, found.estimator, len(found.history)) == ("paper", "plain", 20)
-    noise = galton.calibrate(galton.dominating_pair(first, BINS), 1.0, 1e-2, SEED, tau=1.2).noise_multiplier
+    pair = galton.dominating_pair(first, BINS)
+    noise = galton.calibrate(pair, 1.0, 1e-2, options=SEED, tau=1.2).noise_multiplier
     assert found.rmse < noise * first.sensitivity(BINS) * first.rmse() * (1 - NOISE)
 
 
@@ -677,12 +680,13 @@ def test_the_largest_error_is_smaller_when_that_is_asked_for() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adjacency", ["replace", pytest.param("remove", marks=SLOW), pytest.param("add", marks=SLOW)])
-def test_every_adjacency(adjacency: str, found: Any) -> None:
-    options = Options(seed=1, adjacency=adjacency)
-    other = galton.optimize("blt:1", BINS, ROUNDS, 1.0, 1e-5, samples=1024, options=options)
+@pytest.mark.parametrize("adjacency", slow_after(1, [Adjacency.REPLACE, Adjacency.REMOVE, Adjacency.ADD]), ids=str)
+def test_every_adjacency(adjacency: Adjacency, found: Any) -> None:
+    guarantee = Guarantee(1.0, 1e-5, adjacency)
+    other = galton.optimize("blt:1", BINS, ROUNDS, guarantee, samples=1024, options=SEED)
+    assert other.guarantee == other.calibration.guarantee == guarantee
     assert other.calibration.check.upper <= 1e-5
-    if adjacency == "replace":  # twice the distance: never less noise than for one example more or less
+    if adjacency is Adjacency.REPLACE:  # twice the distance: never less noise than for one example more or less
         assert found.rmse < other.rmse < 2.1 * found.rmse
     else:  # one direction asks for no more than both
         assert other.rmse < found.rmse * (1 + 2 * NOISE)
@@ -739,7 +743,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("bins", {"bins": 2053, "rounds": 2053}),  # a prime: cannot be calibrated, so it is said before the search
     ("rounds", {"rounds": 0}),
     *(("epsilon", {"epsilon": value}) for value in (0.0, -1.0, math.nan, math.inf, "1")),
-    *(("delta", {"delta": value}) for value in (0.0, 1.0, -1e-5, math.nan)),
+    *(("delta", {"delta": value}) for value in (0.0, 1.0, -1e-5, math.nan, None)),
+    ("delta", {"epsilon": Guarantee(1.0, 1e-5)}),  # and delta a second time
     *(("tau", {"tau": value}) for value in (1.0, 0.5, 2000.0, math.nan)),
     ("samples", {"samples": 0}),
     ("samples", {"samples": 1 << 30}),

@@ -219,6 +219,18 @@ def test_bins_out_of_range_are_refused(kind: str, bins: Any, remedy: str) -> Non
             use(bins)
 
 
+def test_bands_are_counted() -> None:
+    assert identity(5).bands == 1
+    assert square_root(9, 4).bands == 4
+    assert Dense(square_root(9, 4).matrix()).bands == 4
+    assert Scaled(square_root(9, 3), np.ones(9)).bands == 3
+    assert Blt(9, [0.5], [0.3]).bands == 9
+
+
+def test_strategies_in_toeplitz_form_need_no_matrix_for_bands() -> None:
+    assert Toeplitz(100_000, [1.0, 0.5]).bands == 2
+
+
 # The inverse and the error.
 
 

@@ -123,11 +123,11 @@ class Adjacency(enum.Enum):
           displacement: probability that the example pushes another one out of a batch.
           epsilon: where delta is wanted.
         """
+        growth = math.exp(min(non_negative("epsilon", epsilon), 700.0))
         if self.equal_sizes:
             return 0.0
         adds = any(direction.without_first for direction in self.directions)
-        factor = math.exp(min(non_negative("epsilon", epsilon), 700.0)) if adds else 1.0
-        return min(1.0, displacement * factor)
+        return min(1.0, displacement * (growth if adds else 1.0))
 
     def __str__(self) -> str:
         return str(self.value)

@@ -27,6 +27,9 @@ FAILURE_SHARE = 1.5e-3
 _LADDER = np.array([1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0])
 """Claims, relative to the one at stake, that a rejected verification may still prove."""
 
+_REJECTED = "Rejected: nothing may be claimed"
+"""How the statement of a rejected claim begins."""
+
 _MOST_SAMPLES = 10**8
 """Above this many samples a tau of 1.05 is given up for 1.25."""
 
@@ -191,6 +194,9 @@ class Certificate:
             raise InvalidArgument("accepted", self.accepted, "must be the verdict of all directions together")
         if self.accepted and not self.delta_upper <= self.guarantee.delta * (1 + 1e-12):
             raise InvalidArgument("delta_upper", self.delta_upper, "must be at most delta if the claim was accepted")
+        largest = max(verdict.delta_upper for verdict in self.by_direction)
+        if self.delta_upper < largest or (self.accepted and self.delta_upper > largest):
+            raise InvalidArgument("delta_upper", self.delta_upper, "must be the largest over the directions")
         if self.samples != sum(verdict.samples for verdict in self.by_direction):
             raise InvalidArgument("samples", self.samples, "must be the sum over the directions")
         if self.epochs != -(-self.rounds // self.bins):
@@ -199,6 +205,9 @@ class Certificate:
         least = per_attempt * (1 - 1e-9)
         if not 0 < least <= total or (self.attempts == 1 and total > per_attempt * (1 + 1e-9)):
             raise InvalidArgument("failure_probability", total, "must be the sum over all attempts")
+        words = _stated(self.guarantee, total, self.attempts) if self.accepted else _REJECTED
+        if words not in self.statement:
+            raise InvalidArgument("statement", self.statement, f"must say what the other fields do: {words}")
 
 
 def target_digest(pair: Pair, guarantee: Guarantee) -> str:
@@ -327,14 +336,19 @@ def _stated_delta(delta: float, failure: float, attempts: int) -> float:
     return min(1.0, max(delta, failure) if attempts == 1 else delta + failure)
 
 
+def _stated(guarantee: Guarantee, failure: float, attempts: int) -> str:
+    """The guarantee that may be stated, in words."""
+    delta = _stated_delta(guarantee.delta, failure, attempts)
+    return f"({guarantee.epsilon:g}, {delta:.6g})-DP under {guarantee.adjacency} adjacency"
+
+
 def _statement(accepted: bool, guarantee: Guarantee, total: float, attempts: int, options: Options) -> str:
     """What may be said."""
     if not accepted:
-        return "Rejected: nothing may be claimed. Trying again, with any multiplier, counts as a further attempt."
-    stated = _stated_delta(guarantee.delta, total, attempts)
+        return f"{_REJECTED}. Trying again, with any multiplier, counts as a further attempt."
     words = (
-        f"A run released only because this verification accepted is ({guarantee.epsilon:g}, {stated:.6g})-DP under "
-        f"{guarantee.adjacency} adjacency, if it uses this strategy, balls-in-bins batches and noise multiplier."
+        f"A run released only because this verification accepted is {_stated(guarantee, total, attempts)}, "
+        "if it uses this strategy, balls-in-bins batches and noise multiplier."
     )
     if options.seed is not None:
         words += " The seed was chosen by the user: this holds only if it was not chosen for its outcome."

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from galton.accounting import Options, certify, delta
 from galton.errors import FloatArray, InvalidArgument
-from galton.guarantee import Direction
+from galton.guarantee import Adjacency, Direction
 from galton.pair import Pair, dominating_pair
 from galton.sampling import (
     MaximumSampler,
@@ -178,14 +178,14 @@ def test_they_answer_questions_by_name(name: str) -> None:
         r for r in random_allocation() if r["bins"] == 8 and r["epsilon"] == 2.0 and r["noise_multiplier"] == 0.7
     )
     pair = Pair(np.eye(8), 0.7)
-    options = Options(adjacency="remove", sampler=name, samples=200_000, seed=4, rel_width=0.05)
-    found = delta(pair, 2.0, options)
-    assert found.sampler == name
-    assert found.lower <= float(row["delta_upper"])
-    assert found.upper >= float(row["delta_lower"])
-    certificate = certify(pair, 2.0, 1.4 * float(row["delta_upper"]), Options(sampler=name, seed=4))
-    assert certificate.accepted
-    assert not certify(pair, 2.0, 0.8 * float(row["delta_lower"]), Options(sampler=name, seed=4)).accepted
+    options = Options(sampler=name, samples=200_000, seed=4, rel_width=0.05)
+    estimate = delta(pair, 2.0, Adjacency.REMOVE, options=options)
+    assert estimate.sampler == name
+    assert estimate.lower <= float(row["delta_upper"])
+    assert estimate.upper >= float(row["delta_lower"])
+    seeded = Options(sampler=name, seed=4)
+    assert certify(pair, 2.0, 1.4 * float(row["delta_upper"]), options=seeded).accepted
+    assert not certify(pair, 2.0, 0.8 * float(row["delta_lower"]), options=seeded).accepted
     assert "asked for" in choose_sampler(pair, MIXTURE, 2.0, name).reason
 
 

@@ -8,13 +8,13 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as peer
-from galton.baselines.mixtures import Shift, row_distribution, sums_of_bernoullis
-from galton.baselines.posterior import RowGroup, chances, past
 from scipy.special import logsumexp, ndtr
 
-from galton.baselines import calibrate_mmcc, calibrate_poisson, calibrate_unamplified, mmcc_delta, subsampled_delta
+from galton.accountants import ACCOUNTANTS, mmcc_delta, subsampled_delta
+from galton.accountants.mixtures import Shift, row_distribution, sums_of_bernoullis
+from galton.accountants.posterior import RowGroup, chances, past
 from galton.errors import FloatArray, InvalidArgument
-from galton.guarantee import Direction
+from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, identity, square_root
 from tests.truth import gaussian
 
@@ -184,7 +184,9 @@ def test_with_independent_noise_it_is_poisson_accounting(epsilon: float) -> None
 
 
 def test_calibration_with_independent_noise_is_that_of_poisson() -> None:
-    ours, theirs = (calibrate(identity(128), 32, 1.0, 1e-5) for calibrate in (calibrate_mmcc, calibrate_poisson))
+    ours, theirs = (
+        ACCOUNTANTS[name].calibrate(identity(128), 32, Guarantee(1.0, 1e-5)) for name in ("mmcc", "poisson")
+    )
     assert ours.noise_multiplier == pytest.approx(theirs.noise_multiplier, rel=4e-3)
     assert mmcc_delta(identity(128), 32, ours.noise_multiplier, 1.0) <= 1e-5
 
@@ -210,7 +212,7 @@ SMALL: list[Strategy] = [
 @pytest.mark.parametrize("strategy", SMALL, ids=lambda one: f"{one.kind}")
 def test_it_never_beats_the_truth(strategy: Strategy, direction: Direction) -> None:
     """The truth by sampling the run's own dominating pair, all 64 participations enumerated; 4.5 sigma from below."""
-    adjacency = "remove" if direction is MIXTURE else "add"
+    adjacency = Adjacency.REMOVE if direction is MIXTURE else Adjacency.ADD
     for bins, multiplier, epsilon in ((2, 1.0, 0.5), (2, 0.5, 1.0), (6, 0.6, 0.3), (6, 0.35, 1.5)):
         sigma = multiplier * strategy.sensitivity(bins)
         truth, error = poisson_truth(strategy.matrix(), 1 / bins, sigma, epsilon, direction, 50_000, seed=3)
@@ -221,9 +223,10 @@ def test_it_never_beats_the_truth(strategy: Strategy, direction: Direction) -> N
 def test_it_is_useful_where_noise_is_large() -> None:
     """Few bands and a small epsilon: amplification shows, and less than cyclic Poisson sampling gives."""
     strategy = square_root(256, 4)
-    figure = calibrate_mmcc(strategy, 32, 0.5, 1e-5)
-    cyclic = calibrate_poisson(strategy, 32, 0.5, 1e-5)
-    unamplified = calibrate_unamplified(strategy, 32, 0.5, 1e-5)
+    figure, cyclic, unamplified = (
+        ACCOUNTANTS[name].calibrate(strategy, 32, Guarantee(0.5, 1e-5))
+        for name in ("mmcc", "cyclic-poisson", "unamplified")
+    )
     assert cyclic.noise_multiplier < figure.noise_multiplier < 0.6 * unamplified.noise_multiplier
 
 
