@@ -663,21 +663,18 @@ def test_truncation_costs_no_more_than_claimed_and_is_not_free(epsilon: float) -
     ("kind", "megabytes"),
     [("BallsInBins", 800), ("StreamingBallsInBins", 150)],  # 6 bytes an example, or none, beside the program
 )
-def test_a_hundred_million_examples_in_seconds(kind: str, megabytes: int) -> None:
+def test_a_hundred_million_examples_in_little_memory(kind: str, megabytes: int) -> None:
     program = f"""
-import re, time
+import re
 from galton.batching import *
 from galton.batching.words import Words
-start = time.perf_counter()
 found = {kind}(10**8, 10**4, 10**4).open(Words("00" * 32))
-seconds = time.perf_counter() - start
 sizes = found.starts[1:] - found.starts[:-1]
 peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
-print(found.starts[-1], abs(sizes - 10**4).max(), seconds, peak, str(found.members(3).dtype))
+print(found.starts[-1], abs(sizes - 10**4).max(), peak, str(found.members(3).dtype))
 """
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout.split()
     assert int(shown[0]) == 10**8
     assert int(shown[1]) < 6 * 100  # six standard deviations of a bin's size
-    assert float(shown[2]) < 60  # measured 5 s and 1.2 s, two cores at load 3
-    assert int(shown[3]) < megabytes * 1000
-    assert shown[4] == "int32"
+    assert int(shown[2]) < megabytes * 1000
+    assert shown[3] == "int32"

@@ -350,7 +350,11 @@ def chromium(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     fixed = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-sync", "--hide-scrollbars", *quiet]
     profile = f"--user-data-dir={folder / 'profile'}"
     done = subprocess.run(
-        [*fixed, profile, "--enable-logging=stderr", *options], capture_output=True, text=True, timeout=120, check=False
+        [*fixed, profile, "--enable-logging=stderr", *options],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "CONSOLE" not in done.stderr
