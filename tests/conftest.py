@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from galton.plan import Plan, make_plan
+
+# The same cases on every run, and none that fails because the machine is busy.
+settings.register_profile(
+    "galton", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("galton")
 
 
 @pytest.fixture(autouse=True)

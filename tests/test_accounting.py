@@ -396,7 +396,7 @@ garbage = st.one_of(st.floats(), st.sampled_from([0, -1, 1e-300, 1e300, True, No
 entries = st.lists(st.one_of(st.floats(-1, 3), st.floats()), min_size=1, max_size=4)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(entries, garbage, garbage, st.sampled_from([delta, epsilon]), st.booleans())
 def test_garbage_gives_an_error_of_ours_or_a_finite_result(
     column: list[float], multiplier: Any, level: Any, question: Any, dense: bool

@@ -61,7 +61,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
                 adjacency="zero-out",
                 scheme=scheme,
                 bins=1,
-                physical=64,
+                padded_batch_size=64,
                 truncation=cut,
                 strategy=strategy,
                 noise_multiplier=multiplier,
@@ -70,7 +70,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
         if kind == "replace":  # twice the noise is a little more than is needed
             return replace(bins, adjacency="replace", noise_multiplier=2 * bins.noise_multiplier)
         if kind == "truncated":
-            return replace(bins, adjacency="zero-out", physical=10, truncation=truncation(bins.scheme, 10))
+            return replace(bins, adjacency="zero-out", padded_batch_size=10, truncation=truncation(bins.scheme, 10))
         assert kind == "streaming"
         return replace(bins, scheme=StreamingBallsInBins(64, 8, 32))
 
@@ -208,12 +208,11 @@ def test_seeds_repeat_an_audit_and_none_are_needed(plans: Callable[[str], Plan])
 
 
 @pytest.mark.slow
-def test_a_small_plan_comes_within_a_fifth_in_a_minute(plans: Callable[[str], Plan]) -> None:
-    found = audit(plans("small delta"), seconds=60)
+def test_a_small_plan_comes_within_a_fifth(plans: Callable[[str], Plan]) -> None:
+    found = audit(plans("small delta"), trials=1_500_000)  # as many as a minute has on two cores
     assert found.consistent, failed(found)
     assert 0.8 * found.epsilon_certified <= found.epsilon_lower <= found.epsilon_certified
     assert (found.delta, found.epsilon_certified) == (1e-3, 4.0)
-    assert found.seconds < 75
 
 
 @pytest.mark.slow
@@ -311,7 +310,7 @@ class Shuffling(RealSystem):
 
     def batches(self, seed: int | None) -> Iterator[Batch]:
         plan = self.plan
-        return Batches(Shuffle(plan.examples, plan.bins, plan.rounds), plan.physical, seed)
+        return Batches(Shuffle(plan.examples, plan.bins, plan.rounds), plan.padded_batch_size, seed)
 
 
 class Twice(RealSystem):
@@ -346,8 +345,8 @@ class Skewed(RealSystem):
 
 
 def filled(batch: Batch, members: NDArray[np.int32]) -> Batch:
-    indices = np.concatenate((members, np.full(batch.physical, 64, np.int32)))[: batch.physical]
-    return Batch(batch.round, indices.astype(np.int32), np.arange(batch.physical) < members.size, 0)
+    indices = np.concatenate((members, np.full(batch.padded_batch_size, 64, np.int32)))[: batch.padded_batch_size]
+    return Batch(batch.round, indices.astype(np.int32), np.arange(batch.padded_batch_size) < members.size, 0)
 
 
 def with_example(batch: Batch, example: int) -> Batch:

@@ -29,10 +29,10 @@ from galton.batching import (
     Shuffle,
     StreamingBallsInBins,
     open_records,
-    physical_size,
     scheme_from_json,
     shuffle_records,
     skipping,
+    smallest_padded_batch_size,
     stream,
     truncation,
     truncation_probability,
@@ -182,7 +182,7 @@ def letters(size: int) -> Iterator[str]:
 
 
 def test_stream_reads_each_epoch_once_from_front_to_back() -> None:
-    batches = Batches(StreamingBallsInBins(50, 6, 15), physical=20, seed=1)
+    batches = Batches(StreamingBallsInBins(50, 6, 15), padded_batch_size=20, seed=1)
     seen = list(stream(batches, skipping(lambda: letters(50))))
     assert [batch.round for batch, _ in seen] == list(range(15))
     for epoch in (seen[:6], seen[6:12]):
@@ -343,8 +343,8 @@ def test_fixed_sizes_cover_the_data_once_an_epoch(scheme: FixedOrder) -> None:
         assert sorted(np.concatenate(parts).tolist()) == list(range(23))
     same = all((realisation.members(k) == realisation.members(k + 5)).all() for k in range(5))
     assert same != getattr(scheme, "reshuffle", False)
-    assert Batches(scheme).physical == 5
-    with pytest.raises(InvalidArgument, match=r"^physical = 4: must be at least 5"):
+    assert Batches(scheme).padded_batch_size == 5
+    with pytest.raises(InvalidArgument, match=r"^padded_batch_size = 4: must be at least 5"):
         Batches(scheme, 4)
 
 
@@ -371,9 +371,9 @@ def test_a_run_is_a_function_of_its_seed(scheme: Scheme) -> None:
 @pytest.mark.parametrize("stop", [0, 5, 7, 16, 17])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: s.kind)
 def test_a_run_resumes_bit_by_bit(scheme: Scheme, stop: int) -> None:
-    physical = 145  # some batches are truncated, some padded
-    whole = list(Batches(scheme, physical, seed=3))
-    batches = Batches(scheme, physical, seed=3)
+    padded_batch_size = 145  # some batches are truncated, some padded
+    whole = list(Batches(scheme, padded_batch_size, seed=3))
+    batches = Batches(scheme, padded_batch_size, seed=3)
     head = list(itertools.islice(batches, stop))
     batches = Batches.resume(scheme_from_json(scheme.to_json()), json.loads(json.dumps(batches.state())))
     assert batches.round == stop
@@ -398,7 +398,14 @@ def test_a_state_of_another_scheme_is_refused() -> None:
         Batches.resume(BallsInBins(100, 5, 11), state)
     with pytest.raises(InvalidArgument, match="must belong to this scheme"):
         Batches.resume(StreamingBallsInBins(100, 5, 10), state)
-    for name, value in (("format", "x"), ("version", 2), ("round", 11), ("round", -1), ("seed", None), ("physical", 0)):
+    for name, value in (
+        ("format", "x"),
+        ("version", 2),
+        ("round", 11),
+        ("round", -1),
+        ("seed", None),
+        ("padded_batch_size", 0),
+    ):
         with pytest.raises(InvalidArgument):
             Batches.resume(BallsInBins(100, 5, 10), {**state, name: value})
 
@@ -427,7 +434,7 @@ def test_schemes_survive_json(scheme: Scheme) -> None:
         (lambda: CyclicPoisson(10, 6, 2, 4), "batch_size"),
         (lambda: MinSeparation(10, 6, 2, 4), "batch_size"),
         (lambda: FixedOrder(10, 11, 11), "bins"),
-        (lambda: Batches(BallsInBins(10, 2, 4), 0), "physical"),
+        (lambda: Batches(BallsInBins(10, 2, 4), 0), "padded_batch_size"),
     ],
 )
 def test_impossible_numbers_are_refused(make: Any, argument: str) -> None:
@@ -469,9 +476,9 @@ def test_truncation_keeps_a_uniform_choice_anew_every_round() -> None:
 def test_micro_batches_have_one_shape_and_lose_nothing() -> None:
     batch = Batches(BallsInBins(100, 5, 5), 32, seed=1).at(2)
     parts = batch.micro_batches(8)
-    assert [part.physical for part in parts] == [8] * 4
+    assert [part.padded_batch_size for part in parts] == [8] * 4
     assert np.concatenate([part.examples for part in parts]).tolist() == batch.examples.tolist()
-    with pytest.raises(InvalidArgument, match=r"^size = 7: must divide the physical batch size, 32"):
+    with pytest.raises(InvalidArgument, match=r"^size = 7: must divide the padded batch size, 32"):
         batch.micro_batches(7)
 
 
@@ -500,53 +507,54 @@ def exact_tail(size: int, trials: int, bins: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("examples", "bins", "physical"), [(50_000, 100, 640), (50_000, 100, 700), (1000, 10, 160), (10**8, 10**4, 10_800)]
+    ("examples", "bins", "padded_batch_size"),
+    [(50_000, 100, 640), (50_000, 100, 700), (1000, 10, 160), (10**8, 10**4, 10_800)],
 )
-def test_tails_are_exact_where_they_are_small(examples: int, bins: int, physical: int) -> None:
+def test_tails_are_exact_where_they_are_small(examples: int, bins: int, padded_batch_size: int) -> None:
     scheme = BallsInBins(examples, bins, 3 * bins)
-    found = truncation(scheme, physical)
-    truth, excess = exact_tail(physical, examples, bins)
+    found = truncation(scheme, padded_batch_size)
+    truth, excess = exact_tail(padded_batch_size, examples, bins)
     assert found.per_batch == pytest.approx(truth, rel=1e-8)
     assert found.probability == pytest.approx(bins * truth, rel=1e-8)
     assert found.probability >= bins * truth
-    assert found.displacement == pytest.approx(exact_tail(physical - 1, examples, bins)[0], rel=1e-8)
-    assert found.displacement >= exact_tail(physical - 1, examples, bins)[0]
+    assert found.displacement == pytest.approx(exact_tail(padded_batch_size - 1, examples, bins)[0], rel=1e-8)
+    assert found.displacement >= exact_tail(padded_batch_size - 1, examples, bins)[0]
     assert found.expected == pytest.approx(3 * bins * excess, rel=1e-8)
 
 
 def test_any_overflow_of_a_multinomial_lies_between_its_bounds() -> None:
     """Exactly, by the count of allocations with no bin above p: n! [z^n] (sum_{k<=p} z^k/k!)^b / b^n."""
     examples, bins = 40, 5
-    for physical in (9, 11, 14, 18):
-        series = np.array([1 / math.factorial(k) for k in range(physical + 1)])
+    for padded_batch_size in (9, 11, 14, 18):
+        series = np.array([1 / math.factorial(k) for k in range(padded_batch_size + 1)])
         power = np.ones(1)
         for _ in range(bins):
             power = np.convolve(power, series)
         inside = power[examples] * math.factorial(examples) / bins**examples if power.size > examples else 0.0
-        found = truncation(BallsInBins(examples, bins, 10), physical)
+        found = truncation(BallsInBins(examples, bins, 10), padded_batch_size)
         assert found.probability_lower * (1 - 1e-9) <= 1 - inside <= found.probability * (1 + 1e-9)
 
 
 def test_prediction_agrees_with_what_happens() -> None:
-    scheme, physical = BallsInBins(400, 8, 24), 58
-    predicted = truncation(scheme, physical)
+    scheme, padded_batch_size = BallsInBins(400, 8, 24), 58
+    predicted = truncation(scheme, padded_batch_size)
     dropped, struck = [], 0
     for seed in range(800):
         sizes = bin_sizes(words(seed), 400, 8)
-        dropped.append(3 * np.maximum(sizes - physical, 0).sum())
-        struck += bool((sizes > physical).any())
+        dropped.append(3 * np.maximum(sizes - padded_batch_size, 0).sum())
+        struck += bool((sizes > padded_batch_size).any())
     assert abs(np.mean(dropped) - predicted.expected) < 5 * np.std(dropped) / math.sqrt(800)
     spread = 5 * math.sqrt(0.25 / 800)
     assert predicted.probability_lower - spread < struck / 800 < predicted.probability + spread
-    run = list(Batches(scheme, physical, seed=3))
+    run = list(Batches(scheme, padded_batch_size, seed=3))
     sizes = bin_sizes(words(3), 400, 8)
-    assert sum(batch.truncated for batch in run) == 3 * np.maximum(sizes - physical, 0).sum()
+    assert sum(batch.truncated for batch in run) == 3 * np.maximum(sizes - padded_batch_size, 0).sum()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES[:5], ids=lambda s: s.kind)
 @pytest.mark.parametrize(("wanted", "multiple"), [(0.1, 1), (1e-10, 1), (1e-10, 16), (1e-200, 1)])
 def test_physical_size_is_the_smallest_that_will_do(scheme: Scheme, wanted: float, multiple: int) -> None:
-    size = physical_size(scheme, wanted, multiple)
+    size = smallest_padded_batch_size(scheme, wanted, multiple)
     assert size % multiple == 0
     assert truncation_probability(scheme, size) <= wanted
     assert size == multiple or truncation_probability(scheme, size - multiple) > wanted
@@ -554,14 +562,14 @@ def test_physical_size_is_the_smallest_that_will_do(scheme: Scheme, wanted: floa
 
 def test_default_physical_size_hardly_ever_truncates() -> None:
     batches = Batches(BallsInBins(50_000, 100, 200))
-    assert truncation_probability(batches.scheme, batches.physical) <= 1e-12
-    assert batches.physical < 720
+    assert truncation_probability(batches.scheme, batches.padded_batch_size) <= 1e-12
+    assert batches.padded_batch_size < 720
 
 
 def test_fixed_sizes_are_never_truncated() -> None:
     found = truncation(Shuffle(100, 7, 14), 15)
     assert found.probability == found.expected == found.delta(1.0) == 0
-    with pytest.raises(InvalidArgument, match=r"^physical = 14"):
+    with pytest.raises(InvalidArgument, match=r"^padded_batch_size = 14"):
         truncation(Shuffle(100, 7, 14), 14)
 
 
@@ -588,7 +596,7 @@ def test_delta_of_truncation_by_adjacency() -> None:
     json.dumps(cost.to_json())
 
 
-def outputs(others: int, bins: int, physical: int, canary: int | None) -> dict[tuple[int, ...], float]:
+def outputs(others: int, bins: int, padded_batch_size: int, canary: int | None) -> dict[tuple[int, ...], float]:
     """Law of the noiseless sums per bin: others have gradient -1, the canary +1; a random choice is kept."""
     law: dict[tuple[int, ...], float] = {}
     people = [-1] * others + ([1] if canary is not None else [])
@@ -596,7 +604,7 @@ def outputs(others: int, bins: int, physical: int, canary: int | None) -> dict[t
         options = []
         for group in range(bins):
             here = [value for value, place in zip(people, bins_of, strict=True) if place == group]
-            kept = list(itertools.combinations(here, min(physical, len(here))))
+            kept = list(itertools.combinations(here, min(padded_batch_size, len(here))))
             options.append([sum(choice) for choice in kept])
         for sums in itertools.product(*options):
             weight = bins ** -len(people) / math.prod(len(option) for option in options)
@@ -643,21 +651,18 @@ def test_truncation_costs_no_more_than_claimed_and_is_not_free(epsilon: float) -
     ("kind", "megabytes"),
     [("BallsInBins", 800), ("StreamingBallsInBins", 150)],  # 6 bytes an example, or none, beside the program
 )
-def test_a_hundred_million_examples_in_seconds(kind: str, megabytes: int) -> None:
+def test_a_hundred_million_examples_in_little_memory(kind: str, megabytes: int) -> None:
     program = f"""
-import re, time
+import re
 from galton.batching import *
 from galton.batching.words import Words
-start = time.perf_counter()
 found = {kind}(10**8, 10**4, 10**4).open(Words("00" * 32))
-seconds = time.perf_counter() - start
 sizes = found.starts[1:] - found.starts[:-1]
 peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
-print(found.starts[-1], abs(sizes - 10**4).max(), seconds, peak, str(found.members(3).dtype))
+print(found.starts[-1], abs(sizes - 10**4).max(), peak, str(found.members(3).dtype))
 """
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout.split()
     assert int(shown[0]) == 10**8
     assert int(shown[1]) < 6 * 100  # six standard deviations of a bin's size
-    assert float(shown[2]) < 60  # measured 5 s and 1.2 s, two cores at load 3
-    assert int(shown[3]) < megabytes * 1000
-    assert shown[4] == "int32"
+    assert int(shown[2]) < megabytes * 1000
+    assert shown[3] == "int32"

@@ -17,7 +17,7 @@ from galton.bounds import BOUNDS, Bernstein, Bound, ChernoffKL, OneSided
 from galton.errors import FloatArray, InvalidArgument
 
 PAPER = {"mean": 8e-6, "claim": 1e-5, "samples": 10**8}
-FEW = settings(max_examples=60, deadline=None, database=None, derandomize=True)
+FEW = settings(max_examples=60)
 all_bounds = pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
 
 fractions = st.floats(-6, -0.05).map(lambda x: 10.0**x)

@@ -165,8 +165,8 @@ CASES: list[Case] = [
         ("--batching", "poisson", "--strategy = 'sqrt:8': has 8 bands"),
         ("--accountant", "x", "--accountant = 'x': must be one of"),
         ("--clip-norm", "0", "--clip-norm = 0.0: must be greater than 0"),
-        ("--physical", "3", "--physical = 3: truncation would cost"),
-        ("--micro-batch", "0", "--micro-batch = 0: must be at least 1"),
+        ("--padded-batch-size", "3", "--padded-batch-size = 3: truncation would cost"),
+        ("--micro-batch-size", "0", "--micro-batch-size = 0: must be at least 1"),
     ),
     *rows(("report",), ("--output", "{folder}", "--output = '{folder}': is a folder")),
     *rows(

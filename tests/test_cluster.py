@@ -7,12 +7,13 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client
@@ -37,6 +38,31 @@ from tests.marks import SLOW
 PAIR = galton.dominating_pair(galton.square_root(32, 4), 8, 1.2)
 EQUAL = galton.dominating_pair(galton.identity(32), 8, 1.2)
 
+LAST_RESORT = 1800
+"""Seconds after which a test counts as hanging: no measure of how fast anything should be."""
+CONNECT = "distributed.comm.timeouts.connect"
+PATIENT = {CONNECT: f"{LAST_RESORT}s", "distributed.comm.timeouts.tcp": f"{LAST_RESORT}s"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patience() -> Iterator[None]:
+    """No limit of galton's or of Dask's, here or in other processes, that a busy machine could miss."""
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(PATIENT):
+        for name, value in (PATIENT | {"distributed.scheduler.worker-ttl": f"{LAST_RESORT}s"}).items():
+            patch.setenv("DASK_" + name.upper().replace(".", "__").replace("-", "_"), value)
+        patch.setattr(cluster, "ANSWER", float(LAST_RESORT))
+        patch.setattr(cluster, "PATIENCE", float(LAST_RESORT))
+        yield
+
+
+def wait_until(happened: Callable[[], bool], processes: Sequence[subprocess.Popen[bytes]] = ()) -> None:
+    """Waits as long as it takes; not if a process that is needed for it has died."""
+    hanging = time.monotonic() + LAST_RESORT
+    while not happened():
+        assert [process.poll() for process in processes] == [None] * len(processes), "a process has died"
+        assert time.monotonic() < hanging, "this never happens"
+        time.sleep(0.05)
+
 
 class Cluster:
     """A scheduler and workers, in processes of their own, as a user starts them."""
@@ -44,10 +70,14 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder, self.processes = folder, list[subprocess.Popen[bytes]]()
         self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
-        file, until = folder / "scheduler.json", time.monotonic() + 60
-        while not file.exists() and time.monotonic() < until:
-            time.sleep(0.1)
-        self.address = str(json.loads(file.read_text())["address"])
+        wait_until(lambda: self._read_address() is not None, self.processes)
+        self.address = str(self._read_address())
+
+    def _read_address(self) -> str | None:
+        try:
+            return str(json.loads((self._folder / "scheduler.json").read_text())["address"])
+        except (FileNotFoundError, ValueError):  # not there, or not whole
+            return None
 
     def start_worker(self) -> None:
         self._start("worker", "--nthreads", "1", "--no-nanny", "--local-directory", str(self._folder))
@@ -62,17 +92,26 @@ class Cluster:
 @contextmanager
 def running(folder: Path, workers: int) -> Iterator[Cluster]:
     """Yields once all workers are there."""
-    found = Cluster(folder)
+    made = Cluster(folder)
     try:
         for _ in range(workers):
-            found.start_worker()
-        with Client(found.address, set_as_default=False) as client:  # type: ignore[no-untyped-call]
-            client.wait_for_workers(workers, timeout=60)
-        yield found
+            made.start_worker()
+        with Client(made.address, set_as_default=False) as client:  # type: ignore[no-untyped-call]
+            wait_until(lambda: len(client.nthreads()) == workers, made.processes)
+        yield made
     finally:
-        for one in found.processes:
-            one.kill()
-            one.wait()
+        for process in made.processes:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def scheduler_killed(made: Cluster, pool: DaskPool) -> Iterator[None]:
+    """A client that soon gives up looking for a scheduler that is no more."""
+    pool._client._timeout = 1.0
+    with dask.config.set({CONNECT: "1s"}):
+        made.processes[0].kill()
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +180,7 @@ def test_stopping_early_leaves_nothing_behind(pool: DaskPool) -> None:
     run = draws(PlainSampler(PAIR, Direction.MIXTURE_FIRST), 1 << 24, 1, pool)
     next(run)
     run.close()  # type: ignore[attr-defined]
-    until = time.monotonic() + 30
-    while _tasks(pool) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not _tasks(pool)
+    wait_until(lambda: not _tasks(pool))
 
 
 def _tasks(pool: DaskPool) -> int:
@@ -164,8 +200,7 @@ def test_workers_that_die_cost_time_and_nothing_else(tmp_path: Path) -> None:
                 here.processes[-1].kill()
                 here.start_worker()
         assert np.array_equal(np.concatenate(found), expected)
-        here.processes[0].kill()
-        with pytest.raises(ClusterError, match="the cluster failed"):
+        with scheduler_killed(here, pool), pytest.raises(ClusterError, match="the cluster failed"):
             list(draws(sampler, samples, 9, pool))
 
 
@@ -215,17 +250,13 @@ def test_a_scheduler_that_is_lost_between_two_runs(tmp_path: Path) -> None:
         sampler = PlainSampler(PAIR, Direction.NOISE_FIRST)
         run = draws(sampler, 64 * sampler.layout.size, 9, pool)
         next(run)
-        here.processes[0].kill()
-        until = time.monotonic() + 60
-        while pool._client.status == "running" and time.monotonic() < until:
-            time.sleep(0.1)
-        with pytest.raises(ClusterError, match="the cluster failed"):
-            list(run)
-        until = time.monotonic() + 60
-        while pool._client.status != "closed" and time.monotonic() < until:
-            time.sleep(0.1)
-        with pytest.raises(ClusterError, match="the cluster failed"):
-            list(draws(sampler, 10, 9, pool))
+        with scheduler_killed(here, pool):
+            wait_until(lambda: pool._client.status != "running")
+            with pytest.raises(ClusterError, match="the cluster failed"):
+                list(run)
+            wait_until(lambda: pool._client.status == "closed")
+            with pytest.raises(ClusterError, match="the cluster failed"):
+                list(draws(sampler, 10, 9, pool))
 
 
 def test_a_cluster_without_workers_is_told_from_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,9 +312,8 @@ def test_on_the_command_line(scheduler: str) -> None:
     words = ["delta", "sqrt:4", "-b", "8", "-e", "4", "-s", "1.2", "--epsilon", "2", "--seed", "1", "--json"]
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from galton.cli import main; main()", *words, *more], capture_output=True, text=True
-        )
+        code = f"from galton import cli, cluster; cluster.ANSWER = {LAST_RESORT}; cli.main()"
+        return subprocess.run([sys.executable, "-c", code, *words, *more], capture_output=True, text=True)
 
     here, there = run(), run("--cluster", scheduler)
     assert (there.returncode, there.stderr) == (0, "")

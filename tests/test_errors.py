@@ -136,7 +136,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None, database=None, derandomize=True)
+@settings(max_examples=80)
 @given(st.dictionaries(st.text(), json_values, max_size=4))
 def test_canonical_text_is_one_exact_ascii_line_for_any_order_of_keys(value: dict[str, Any]) -> None:
     text = files.canonical(value)

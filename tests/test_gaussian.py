@@ -80,7 +80,7 @@ def test_zero_mu_has_delta_zero_at_any_epsilon() -> None:
     assert gaussian_delta(1000.0, 0.0) == 0.0
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@settings(max_examples=200)
 @given(st.floats(-12, -0.5), st.floats(math.log10(0.01), math.log10(50)))
 def test_epsilon_inverts_delta(log_delta: float, log_mu: float) -> None:
     delta, mu = 10**log_delta, 10**log_mu
@@ -91,7 +91,7 @@ def test_epsilon_inverts_delta(log_delta: float, log_mu: float) -> None:
         assert gaussian_delta(epsilon, mu) == pytest.approx(delta, rel=1e-9)
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@settings(max_examples=200)
 @given(st.floats(-12, -0.5), st.floats(1e-3, 500.0))
 def test_mu_inverts_delta(log_delta: float, epsilon: float) -> None:
     delta = 10**log_delta

@@ -9,10 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -38,7 +34,7 @@ from galton.strategies import Blt, ColumnBanded, Dense, Scaled, Strategy, Toepli
 from galton.workloads import MatrixWorkload, Workload, cooldown, momentum, prefix_sums
 from tests.marks import SLOW, slow_after
 from tests.test_cli import galton as command
-from tests.test_cli import read
+from tests.test_cli import interrupted_in, read
 from tests.truth import gaussian, two_bins
 
 FAMILIES = [
@@ -856,19 +852,8 @@ def test_bandmf_is_a_strategy_everywhere() -> None:
 @pytest.mark.slow
 def test_ctrl_c_at_the_command_line_writes_the_best_so_far(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    code = "import sys; from galton import cli; sys.argv = ['galton', *sys.argv[1:]]; cli.main()"
     words = ["optimize", "dense", "-b", "32", "-e", "8", "--epsilon", "1", "--delta", "1e-5", "-o", str(path), "--json"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"GALTON_STATE": str(tmp_path)},
-    )
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=20)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=240)
-    assert process.returncode == 0
+    code, _, out = interrupted_in("galton.optimization.search.History.add", words, tmp_path)
+    assert code == 0
     assert json.loads(out)["interrupted"]
     assert galton.load_strategy(path).rounds == 256

@@ -20,7 +20,7 @@ from galton.plan.guarantee import Certified
 from scipy.special import ndtr, ndtri
 
 from galton.accounting import Options
-from galton.batching import BallsInBins, physical_size, truncation
+from galton.batching import BallsInBins, smallest_padded_batch_size, truncation
 from galton.cache import Cache
 from galton.gaussian import gaussian_delta
 from galton.plan import Alternative, Plan, make_plan, save_plan
@@ -54,14 +54,14 @@ MULTIPLIER = 1.1
 def certified_plan(other: Plan) -> Plan:
     """A balls-in-bins plan with a certificate of its own; what it costs to calibrate and to compare is left out."""
     strategy, scheme = square_root(16, 4), BallsInBins(64, 8, 16)
-    physical = physical_size(scheme, 1e-12)
+    padded_batch_size = smallest_padded_batch_size(scheme, 1e-12)
     multiplier, evidence = prove("balls-in-bins", strategy, 8, 2.0, 0.9999e-3, Options(), MULTIPLIER)
     made = replace(
         other,
         adjacency="add-or-remove",
         scheme=scheme,
-        physical=physical,
-        truncation=truncation(scheme, physical),
+        padded_batch_size=padded_batch_size,
+        truncation=truncation(scheme, padded_batch_size),
         strategy=strategy,
         spec="sqrt:4",
         sensitivity=strategy.sensitivity(8),
@@ -350,7 +350,11 @@ def chromium(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     fixed = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-sync", "--hide-scrollbars", *quiet]
     profile = f"--user-data-dir={folder / 'profile'}"
     done = subprocess.run(
-        [*fixed, profile, "--enable-logging=stderr", *options], capture_output=True, text=True, timeout=120, check=False
+        [*fixed, profile, "--enable-logging=stderr", *options],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "CONSOLE" not in done.stderr

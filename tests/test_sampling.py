@@ -103,7 +103,7 @@ def test_normals_have_the_right_distribution() -> None:
 # The factor only rounds upwards.
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1), st.floats(1e-3, 1e3))
 def test_factor_never_lowers_an_entry_even_if_singular(bins: int, rank: int, seed: int, scale: float) -> None:
     modes = np.random.default_rng(seed).uniform(0, 1, (rank, bins)) + 0.01
@@ -345,7 +345,7 @@ def test_sharp_samplers_agree_with_plain_ones_at_128_bins(
     assert abs(quick.delta - found) < 5 * math.hypot(quick.relative_error * quick.delta, error)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 @given(
     bins=st.sampled_from([1, 2, 3, 5]),
     rank=st.integers(1, 6),

@@ -455,7 +455,7 @@ def test_json_round_trip_is_exact_to_the_bit(kind: str, tmp_path: Path) -> None:
     assert json.loads(path.read_text())["hash"] == strategy.digest
 
 
-@settings(max_examples=50, deadline=None, database=None, derandomize=True)
+@settings(max_examples=50)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
 def test_any_float_survives_json(tail: list[float]) -> None:
     strategy = Toeplitz(8, [5e-324, *tail], allow_negative=True)

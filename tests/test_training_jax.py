@@ -51,12 +51,12 @@ def by_hand(x: np.ndarray, y: np.ndarray, mask: np.ndarray, clip_norm: float) ->
     return total
 
 
-@pytest.mark.parametrize("micro_batch", [None, 1, 7, 64])
+@pytest.mark.parametrize("micro_batch_size", [None, 1, 7, 64])
 @pytest.mark.parametrize("clip_norm", [0.3, 1.0, 100.0])
-def test_clipped_sums_are_those_of_a_plain_loop(micro_batch: int | None, clip_norm: float) -> None:
+def test_clipped_sums_are_those_of_a_plain_loop(micro_batch_size: int | None, clip_norm: float) -> None:
     x, y = data()
     mask = np.random.default_rng(2).random(64) < 0.7
-    found = jax.jit(clipped_sum(loss, clip_norm, micro_batch))(PARAMS, (x, y), mask)
+    found = jax.jit(clipped_sum(loss, clip_norm, micro_batch_size))(PARAMS, (x, y), mask)
     expected = by_hand(x, y, mask, clip_norm)
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=2 * ROUNDING, atol=1e-4 * clip_norm)
@@ -119,7 +119,7 @@ def test_noise_has_the_deviation_of_the_plan(small_plan: Plan) -> None:
     model = {"w": jnp.zeros(200_000)}
     transform = private_updates(small_plan, key_from_seed(9))
     updates, _ = jax.jit(transform.update)(model, transform.init(model))
-    deviation = small_plan.stddev / small_plan.strategy.matrix()[0, 0] / small_plan.nominal_size * MARGIN
+    deviation = small_plan.stddev / small_plan.strategy.matrix()[0, 0] / small_plan.expected_batch_size * MARGIN
     assert float(updates["w"].std()) == pytest.approx(deviation, rel=5 / np.sqrt(2 * 200_000))
 
 
@@ -168,13 +168,13 @@ def test_a_round_gets_its_noise_again_for_the_same_gradient_only(small_plan: Pla
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("micro_batch", [None, 8])
+@pytest.mark.parametrize("micro_batch_size", [None, 8])
 def test_half_precision_models_have_their_gradients_summed_in_single_precision(
-    dtype: Any, micro_batch: int | None
+    dtype: Any, micro_batch_size: int | None
 ) -> None:
     x = np.random.default_rng(3).normal(size=(256, 512)).astype(np.float32)
     params = {"w": jnp.zeros(512, dtype)}
-    step = jax.jit(clipped_sum(lambda p, row: (p["w"] * row.astype(dtype)).sum(), 1.0, micro_batch))
+    step = jax.jit(clipped_sum(lambda p, row: (p["w"] * row.astype(dtype)).sum(), 1.0, micro_batch_size))
     mask = np.ones(256, bool)
     whole, rest = step(params, x, mask)["w"], step(params, x, np.arange(256) > 0)["w"]
     assert whole.dtype == jnp.float32
@@ -184,7 +184,7 @@ def test_half_precision_models_have_their_gradients_summed_in_single_precision(
 def test_training_can_stop_early_and_go_on(small_plan: Plan, tmp_path: Path) -> None:
     first = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), rounds=10)
     assert not first.record["completed"]
-    last = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), micro_batch=5)
+    last = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), micro_batch_size=5)
     assert last.record["rounds_done"] == 32
     with pytest.raises(InvalidFile, match="another model"):
         train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.adam(0.1))

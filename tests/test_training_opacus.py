@@ -121,16 +121,16 @@ def test_it_makes_the_steps_of_the_plain_torch_adapter(small_plan: Plan, tmp_pat
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
-@pytest.mark.parametrize("physical", [None, 3])
+@pytest.mark.parametrize("padded_batch_size", [None, 3])
 def test_ghost_clipping_and_virtual_steps_change_nothing(
-    small_plan: Plan, tmp_path: Path, straight: Script, mode: str, physical: int | None
+    small_plan: Plan, tmp_path: Path, straight: Script, mode: str, padded_batch_size: int | None
 ) -> None:
     script = Script(small_plan, tmp_path, grad_sample_mode=mode)
-    if physical is None:
+    if padded_batch_size is None:
         script.go_on()
     else:
         with BatchMemoryManager(
-            data_loader=script.loader, max_physical_batch_size=physical, optimizer=script.optimizer
+            data_loader=script.loader, max_physical_batch_size=padded_batch_size, optimizer=script.optimizer
         ) as loader:
             for _ in range(small_plan.epochs):
                 script.pass_over(loader)
@@ -173,7 +173,7 @@ def test_a_sum_is_not_divided(small_plan: Plan, tmp_path: Path, straight: Script
 def test_batches_that_are_too_large_are_cut_as_planned(
     small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = replace(small_plan, physical=9)
+    plan = replace(small_plan, padded_batch_size=9)
     monkeypatch.setattr(type(plan.evidence), "check", lambda *_: None)  # so small a size is in no plan
     script = Script(plan, tmp_path)
     sizes = [len(x) for x, _ in script.loader]

@@ -62,11 +62,11 @@ def begin(plan: Plan, folder: Path) -> tuple[nn.Module, PrivateOptimizer]:
     return model, PrivateOptimizer(inner, model, opened(plan, folder, model))
 
 
-def go_on(optimizer: PrivateOptimizer, rounds: int, micro_batch: int | None = None) -> None:
+def go_on(optimizer: PrivateOptimizer, rounds: int, micro_batch_size: int | None = None) -> None:
     """Trains until so many rounds are done."""
     run = optimizer.run
     while run.round < rounds:
-        for batch in plan_loader(run, examples(), micro_batch):
+        for batch in plan_loader(run, examples(), micro_batch_size):
             optimizer.accumulate(loss, batch)
             if batch.last:
                 optimizer.step()
@@ -98,13 +98,13 @@ def plain_loop(model: nn.Module, data: Dataset[Any], members: list[int], clip_no
     return total
 
 
-@pytest.mark.parametrize("micro_batch", [None, 1, 3, 64])
+@pytest.mark.parametrize("micro_batch_size", [None, 1, 3, 64])
 @pytest.mark.parametrize("clip_norm", [0.5, 100.0])
-def test_clipped_sum_is_that_of_a_plain_loop(micro_batch: int | None, clip_norm: float) -> None:
+def test_clipped_sum_is_that_of_a_plain_loop(micro_batch_size: int | None, clip_norm: float) -> None:
     model, data = network(), examples()
     members = [3, 1, 4, 15, 9, 2, 6]
     inputs, mask = [part[members] for part in data.tensors], torch.ones(7, dtype=torch.bool)
-    found = clipped_sum(model, loss, inputs, mask, clip_norm, micro_batch)
+    found = clipped_sum(model, loss, inputs, mask, clip_norm, micro_batch_size)
     for name, expected in plain_loop(model, data, members, clip_norm).items():
         torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
 
@@ -130,14 +130,14 @@ def test_one_example_never_exceeds_the_clip_norm() -> None:
         assert torch.cat([part.double().flatten() for part in total.values()]).norm() <= 0.25
 
 
-@pytest.mark.parametrize("micro_batch", [None, 8])
+@pytest.mark.parametrize("micro_batch_size", [None, 8])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_loader_gives_the_batches_of_the_plan(
-    small_plan: Plan, tmp_path: Path, micro_batch: int | None, workers: int
+    small_plan: Plan, tmp_path: Path, micro_batch_size: int | None, workers: int
 ) -> None:
     with opened(small_plan, tmp_path, network()) as run:
         planned, data = small_plan.batches(SEED), examples()
-        loader = plan_loader(run, data, micro_batch, num_workers=workers)
+        loader = plan_loader(run, data, micro_batch_size, num_workers=workers)
         for epoch in range(small_plan.epochs):
             found = list(loader)
             assert len(found) == len(loader)
@@ -161,7 +161,7 @@ def test_loader_gives_the_batches_of_the_plan(
 def test_batches_that_are_too_large_are_cut_as_planned(
     small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = replace(small_plan, physical=9)
+    plan = replace(small_plan, padded_batch_size=9)
     monkeypatch.setattr(type(plan.evidence), "check", lambda *_: None)  # so small a size is in no plan
     with opened(plan, tmp_path, network()) as run:
         batches = list(plan_loader(run, examples()))
@@ -229,7 +229,7 @@ def test_micro_batches_make_the_same_steps(small_plan: Plan, tmp_path: Path) -> 
     go_on(optimizer, 6)
     optimizer.run.close()
     cut, optimizer = begin(small_plan, tmp_path / "cut")
-    go_on(optimizer, 6, micro_batch=8)
+    go_on(optimizer, 6, micro_batch_size=8)
     optimizer.run.close()
     for a, b in zip(whole.parameters(), cut.parameters(), strict=True):
         torch.testing.assert_close(a, b)
@@ -323,7 +323,7 @@ def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path
         (lambda: open_run(small_plan, tmp_path / "a", model, examples=63, clip_norm=1.0), "examples = 63"),
         (lambda: open_run(small_plan, tmp_path / "b", model, examples=64, clip_norm=2.0), "clip_norm = 2.0"),
         (lambda: plan_loader(run, examples(63)), "examples = 63"),
-        (lambda: plan_loader(run, data, 5), "micro_batch = 5"),
+        (lambda: plan_loader(run, data, 5), "micro_batch_size = 5"),
         (lambda: PrivateOptimizer(torch.optim.SGD(model[0].parameters(), lr=1.0), model, run), "must hold"),  # type: ignore[index]
         (lambda: optimizer.step(), "not been accumulated"),
         (lambda: optimizer.step(lambda: 0.0), "closure"),
@@ -373,7 +373,7 @@ def test_batches_of_another_origin_are_refused(small_plan: Plan, tmp_path: Path)
         optimizer.accumulate(loss, halves[0])  # twice
     optimizer.zero_grad()
     assert run.round == 0
-    go_on(optimizer, 1, micro_batch=16)
+    go_on(optimizer, 1, micro_batch_size=16)
     run.close()
 
 

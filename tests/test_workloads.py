@@ -18,7 +18,7 @@ def plain(n: int, beta: float, rates: FloatArray) -> FloatArray:
     return np.array([[sum(rates[u] * beta ** (u - s) for u in range(s, t + 1)) for s in range(n)] for t in range(n)])
 
 
-@settings(max_examples=40, deadline=None, database=None, derandomize=True)
+@settings(max_examples=40)
 @given(st.integers(1, 12), st.sampled_from([0.0, 0.5, 0.9, 0.99]), st.integers(0, 2**32 - 1))
 def test_training_is_the_matrix_of_its_iterates(n: int, beta: float, seed: int) -> None:
     generator = np.random.default_rng(seed)

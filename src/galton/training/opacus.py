@@ -11,7 +11,8 @@ A script changes in a few lines:
     engine.close()                                               # writes the record of the run
 
 `BatchMemoryManager`, ghost clipping, `save_checkpoint` and `load_checkpoint` work as they do in Opacus, except
-that a checkpoint has the noise in it. Distributed training, per-layer and adaptive clipping are refused.
+that a checkpoint has the noise in it and is readable by its owner only. Distributed training, per-layer and adaptive
+clipping are refused.
 """
 
 from __future__ import annotations
