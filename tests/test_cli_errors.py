@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import typer
 
-from galton import cli
+from galton.cli.app import app
 from galton.cli.naming import Command, as_typed
 from galton.errors import InvalidArgument
 from galton.plan import Plan, save_plan
@@ -166,7 +166,7 @@ CASES: list[Case] = [
         ("--accountant", "x", "--accountant = 'x': must be one of"),
         ("--clip-norm", "0", "--clip-norm = 0.0: must be greater than 0"),
         ("--padded-batch-size", "3", "--padded-batch-size = 3: truncation would cost"),
-        ("--micro-batch-size", "0", "--micro-batch-size = 0: must be at least 1"),
+        ("--micro-batch-size-size", "0", "--micro-batch-size = 0: must be at least 1"),
     ),
     *rows(("report",), ("--output", "{folder}", "--output = '{folder}': is a folder")),
     *rows(
@@ -245,7 +245,7 @@ NOT_WRONG = {
 def registered() -> dict[str, Any]:
     """All commands by name."""
     galton("--help")  # imports them
-    group: Any = typer.main.get_command(cli.app)
+    group: Any = typer.main.get_command(app)
     return dict(group.commands)
 
 

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import galton
-from galton import cli
+from galton.cli.app import app
 from tests.marks import SLOW
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ def test_a_command_of_the_readme_is_understood(command: list[str]) -> None:
         return
     from galton.cli import accounting, audit, comparison, optimization, plan, report  # noqa: F401
 
-    group: Any = typer.main.get_command(cli.app)
+    group: Any = typer.main.get_command(app)
     group.commands[command[1]].make_context(command[1], list(command[2:]))
 
 

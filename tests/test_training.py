@@ -158,7 +158,7 @@ def test_a_run_goes_on_with_its_own_batches_or_not_at_all(small_plan: Plan, tmp_
     about = folder / "run.json"
     good = about.read_text()
     body = json.loads(good)
-    for name, value in (("seed", "00" * 32), ("padded_batch_size", 5)):
+    for name, value in (("seed", "00" * 32), ("physical", 5)):
         about.write_text(json.dumps(body | {"batches": body["batches"] | {name: value}}))
         with pytest.raises((InvalidFile, PlanViolated)):
             opened(small_plan, folder)
