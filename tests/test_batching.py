@@ -404,7 +404,7 @@ def test_a_state_of_another_scheme_is_refused() -> None:
         ("round", 11),
         ("round", -1),
         ("seed", None),
-        ("padded_batch_size", 0),
+        ("physical", 0),
     ):
         with pytest.raises(InvalidArgument):
             Batches.resume(BallsInBins(100, 5, 10), {**state, name: value})

@@ -166,7 +166,7 @@ CASES: list[Case] = [
         ("--accountant", "x", "--accountant = 'x': must be one of"),
         ("--clip-norm", "0", "--clip-norm = 0.0: must be greater than 0"),
         ("--padded-batch-size", "3", "--padded-batch-size = 3: truncation would cost"),
-        ("--micro-batch-size-size", "0", "--micro-batch-size = 0: must be at least 1"),
+        ("--micro-batch-size", "0", "--micro-batch-size = 0: must be at least 1"),
     ),
     *rows(("report",), ("--output", "{folder}", "--output = '{folder}': is a folder")),
     *rows(

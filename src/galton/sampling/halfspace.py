@@ -48,10 +48,6 @@ class HalfSpace:
     spread: float
     bound: float
 
-    def bound_at(self, change: float) -> float:
-        """Returns the offset in standard deviations for an epsilon larger by `change`."""
-        return self.bound - change / self.spread
-
 
 def half_space(gram: FloatArray, epsilon: float) -> HalfSpace:
     """Returns the half-space of the smallest probability found: uniform weights, or better ones by L-BFGS."""
