@@ -192,15 +192,15 @@ def test_the_search_errs_towards_more_noise_and_takes_few_steps() -> None:
 
     for guess in (0.01, 1.0, 3.7, 300.0):
         calls = 0
-        found = least_noise(delta, 1e-5, guess)
-        assert gaussian_delta(1.0, 1 / found) <= 1e-5
-        assert found == pytest.approx(1 / gaussian_mu(1.0, 1e-5), rel=4e-4)
+        noise = least_noise(delta, 1e-5, guess)
+        assert gaussian_delta(1.0, 1 / noise) <= 1e-5
+        assert noise == pytest.approx(1 / gaussian_mu(1.0, 1e-5), rel=4e-4)
         assert calls < 25
 
 
 def test_the_search_copes_with_deltas_that_underflow() -> None:
-    found = least_noise(lambda level: 1.0 if level < 2.0 else 0.0, 1e-5, 1.0)
-    assert 2.0 <= found <= 2.0 * 1.001
+    noise = least_noise(lambda level: 1.0 if level < 2.0 else 0.0, 1e-5, 1.0)
+    assert 2.0 <= noise <= 2.0 * 1.001
 
 
 # Unamplified.

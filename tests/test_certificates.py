@@ -105,8 +105,8 @@ FORGED: list[tuple[Place, Any]] = [
     *(((name,), value) for name in ("bins", "rounds", "epochs", "samples", "seed") for value in ("8", 8.5, True)),
     *((("attempts",), value) for value in (0, -1, 1.0, 1.5, True, "1", 2)),
     *((("strategy",), value) for value in (1, ["sha256:"])),
-    *((("versions",), value) for value in ([], "0.1.0", {"galton": 1})),
-    *((("by_direction",), value) for value in ({}, "mixture-first", [1], ["mixture-first"])),
+    *((("versions",), value) for value in (["0.1.0"], "0.1.0", {"galton": 1})),
+    *((("by_direction",), value) for value in ({"x": 1}, "mixture-first", [1], ["mixture-first"])),
     ((*FIRST, "accepted"), 1),
     ((*FIRST, "samples"), 1.5),
     ((*FIRST, "sampler"), 1),
@@ -150,10 +150,16 @@ FORGED: list[tuple[Place, Any]] = [
 """Seeds, samplers, versions and the like are claims that nothing in the certificate can contradict."""
 
 
-def forge(body: dict[str, Any], where: Place, value: Any) -> None:
+def around(body: dict[str, Any], where: Place) -> Any:
+    """The object that a field stands in."""
     part: Any = body
     for name in where[:-1]:
         part = part[name]
+    return part
+
+
+def forge(body: dict[str, Any], where: Place, value: Any) -> None:
+    part = around(body, where)
     assert part[where[-1]] != value or type(part[where[-1]]) is not type(value)
     part[where[-1]] = value
 
@@ -185,16 +191,14 @@ def test_every_field_is_looked_at(body: dict[str, Any], where: Place) -> None:
         forge(forged, where, value)
         with pytest.raises(InvalidArgument):
             Certificate.from_json(forged)
-    part = body[where[0]][where[1]] if len(where) > 1 else body
-    del part[where[-1]]
+    del around(body, where)[where[-1]]
     with pytest.raises(InvalidArgument, match="too many or missing"):
         Certificate.from_json(body)
 
 
 @pytest.mark.parametrize("where", [("more",), (*FIRST, "more"), ("guarantee",)], ids=str)
 def test_fields_that_galton_does_not_write_are_refused(body: dict[str, Any], where: Place) -> None:
-    part = body[where[0]][where[1]] if len(where) > 1 else body
-    part[where[-1]] = 1
+    around(body, where)[where[-1]] = 1
     with pytest.raises(InvalidArgument, match="too many or missing"):
         Certificate.from_json(body)
 
