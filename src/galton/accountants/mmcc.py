@@ -67,6 +67,7 @@ def mmcc_delta(
     positive("noise_multiplier", noise_multiplier)
     positive("epsilon", epsilon)
     probability("tail", tail)
+    Mmcc().check_adjacency(Adjacency(adjacency))
     sigma = noise_multiplier * strategy.sensitivity(bins)
     return _delta(past(strategy), 1 / bins, sigma, epsilon, tail, Adjacency(adjacency).directions)
 
@@ -137,6 +138,7 @@ class Mmcc(Accountant):
 
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         """Returns an epsilon within 1% of the least at which the bound is at most delta."""
+        self.check_adjacency(adjacency)
         tail = _TAIL_SHARE * delta
 
         def enough(epsilon: float) -> bool:

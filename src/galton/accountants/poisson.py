@@ -72,10 +72,12 @@ class CyclicPoisson(Accountant):
         return Figure(column * ratio, guarantee, statement)
 
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
+        self.check_adjacency(adjacency)
         composed = _composed(run.column_multiplier, run.scheme.sampling_probability, _steps(run))
         return float(composed.get_epsilon_for_delta(delta))
 
     def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
+        self.check_adjacency(guarantee.adjacency)
         column, chance, steps = run.column_multiplier, run.scheme.sampling_probability, _steps(run)
         uppers = point_by_point(
             epsilons, lambda epsilon: subsampled_delta(column, chance, steps, epsilon), options.progress
