@@ -150,7 +150,7 @@ for name in galton.__all__:
 after = (jax.config.jax_enable_x64, random.getstate(), str(numpy.random.get_state()), threading.active_count())
 assert before == after
 pair = galton.dominating_pair(galton.square_root(8), 4)
-galton.delta(pair, 1.0, galton.Options(samples=100))
+galton.delta(pair, 1.0, options=galton.Options(samples=100))
 assert jax.config.jax_enable_x64 is False
 assert jax.numpy.ones(1).dtype == "float32"
 optional = {"torch", "opacus", "dask", "matplotlib", "dp_accounting", "PLD_accounting", "jax_privacy", "optax"}
@@ -324,7 +324,7 @@ BAD_OPTIONS = [
     (["--seed", "-1"], "seed = -1"),
     (["--sampler", "best"], "sampler = 'best'"),
     (["--bound", "none"], "bound = 'none'"),
-    (["--adjacency", "both"], "adjacency = 'both'"),
+    (["--adjacency", "both"], "'both' is not one of 'add-or-remove'"),
     (["--confidence", "1"], "confidence = 1.0"),
     (["--rel-width", "0"], "rel_width = 0.0"),
     (["--workers", "0"], "workers = 0"),
