@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from galton.batching.base import Scheme
 from galton.errors import InvalidArgument, count, probability
+from galton.fields import Fields
 from galton.guarantee import Adjacency
 
 ROUNDING = 1 + 1e-9
@@ -59,6 +61,19 @@ class Truncation:
     def to_json(self) -> dict[str, float]:
         """Returns a JSON-ready dictionary."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Truncation:
+        """Rebuilds it from `to_json`."""
+        body = Fields("truncation", value, cls)
+        return cls(
+            physical=body.count("physical", 1),
+            per_batch=body.real("per_batch", 0.0, 1.0),
+            probability=body.real("probability", 0.0, 1.0),
+            probability_lower=body.real("probability_lower", 0.0, 1.0),
+            expected=body.real("expected", 0.0),
+            displacement=body.real("displacement", 0.0, 1.0),
+        )
 
 
 def truncation(scheme: Scheme, physical: int) -> Truncation:
