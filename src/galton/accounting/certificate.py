@@ -191,6 +191,8 @@ class Certificate:
             raise InvalidArgument("accepted", self.accepted, "must be the verdict of all directions together")
         if self.accepted and not self.delta_upper <= self.guarantee.delta * (1 + 1e-12):
             raise InvalidArgument("delta_upper", self.delta_upper, "must be at most delta if the claim was accepted")
+        if self.accepted and self.delta_upper != max(verdict.delta_upper for verdict in self.by_direction):
+            raise InvalidArgument("delta_upper", self.delta_upper, "must be the largest of all directions")
         if self.samples != sum(verdict.samples for verdict in self.by_direction):
             raise InvalidArgument("samples", self.samples, "must be the sum over the directions")
         if self.epochs != -(-self.rounds // self.bins):
