@@ -6,8 +6,8 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from galton.accountants import Certified, Curve, find_accountant
+from galton.accountants import ACCOUNTANTS, Calculated, Certified, Curve, find_accountant
 from galton.accounting import Options
 from galton.batching import BallsInBins, physical_size, truncation
 from galton.cache import Cache
@@ -53,15 +53,16 @@ MULTIPLIER = 1.1
 """More than calibrate gives for the balls-in-bins plan (0.957), so that it is certified at once."""
 
 
-def certified_plan(other: Plan) -> Plan:
+def certified_plan(other: Plan, guarantee: Guarantee = CLAIM) -> Plan:
     """A balls-in-bins plan with a certificate of its own; what it costs to calibrate and to compare is left out."""
     strategy, scheme = square_root(16, 4), BallsInBins(64, 8, 16)
     physical = physical_size(scheme, 1e-12)
-    evidence = find_accountant("balls-in-bins").prove(strategy, 8, CLAIM.with_delta(0.9999e-3), Options(), MULTIPLIER)
+    claim = guarantee.with_delta(0.9999e-3)
+    evidence = find_accountant("balls-in-bins").prove(strategy, 8, claim, Options(), guarantee.sides * MULTIPLIER)
     multiplier = evidence.noise_multiplier
     made = replace(
         other,
-        guarantee=CLAIM,
+        guarantee=guarantee,
         scheme=scheme,
         physical=physical,
         truncation=truncation(scheme, physical),
@@ -179,6 +180,51 @@ def test_numbers_of_the_plan_are_told(plans: dict[str, Plan], pages: dict[str, s
         found = plan.evidence.certificate
         told += [f"{found.samples:,}", str(found.seed), "the operating system"]
     assert [one for one in told if one not in text] == []
+
+
+@pytest.fixture(scope="module")
+def plan_of(
+    plans: dict[str, Plan], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str, Adjacency], Plan]]:
+    """Makes a plan of an accountant for an adjacency."""
+
+    def make(accountant: str, adjacency: Adjacency) -> Plan:
+        claim = CLAIMS[adjacency]
+        if accountant == "balls-in-bins":
+            return certified_plan(plans["poisson"], claim)
+        if accountant == "allocation":  # with more noise than needed, for its package need not be here
+            plan = make_plan(**SMALL | {"epsilon": claim, "strategy": "identity", "accountant": "unamplified"})
+            statement = find_accountant(accountant).stated(claim)
+            return replace(plan, evidence=Calculated(accountant, plan.noise_multiplier, plan.claim, statement))
+        words = {"accountant": "unamplified", "strategy": "sqrt"} if accountant == "unamplified" else {}
+        return make_plan(**SMALL | (words or CALCULATED[accountant]) | {"epsilon": claim})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
+        yield make
+
+
+SUPPORTED = [
+    (name, adjacency)
+    for name, accountant in ACCOUNTANTS.items()
+    for adjacency in Adjacency
+    if accountant.supports(adjacency)
+]
+
+
+@pytest.mark.parametrize(("name", "adjacency"), SUPPORTED)
+def test_every_accountant_and_adjacency_is_told(
+    plan_of: Callable[[str, Adjacency], Plan], tmp_path: Path, name: str, adjacency: Adjacency
+) -> None:
+    plan = plan_of(name, adjacency)
+    plan.check()
+    page = render(plan, privacy_curve(plan, cache=Cache(tmp_path), points=2))
+    told = [*asdict(adjacency.wording).values(), f"{adjacency} adjacency"]
+    assert [text for text in told if text not in Reader(page).text] == []
+    assert f'<th scope="row">accountant</th><td>{name}</td>' in page
+    own = re.search(r'<tr class="own">.*?<td>(.*?)</td>', page)
+    assert own is not None
+    assert own[1] == plan.evidence.standing.value == plan.accountant.statement.standing.value
 
 
 def test_what_a_plan_says_cannot_become_markup_and_a_chosen_seed_is_told(
