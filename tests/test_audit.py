@@ -8,16 +8,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from galton.audit.certified import certified_epsilon
-from galton.audit.whitening import Whitening
 from numpy.typing import NDArray
 
+from galton.accountants import ACCOUNTANTS, Calculated, find_accountant
 from galton.accounting import Options
 from galton.audit import Audit, RealSystem, audit
+from galton.audit.audit import certified_epsilon
 from galton.audit.bound import limit, rate_lower, rate_upper, visible_delta
 from galton.audit.checks import FALSE_ALARM, Finding, binomial, chernoff, chi_square, judge, pearson, two_samples
 from galton.audit.system import Vector
@@ -25,11 +26,13 @@ from galton.batching import BallsInBins, Batch, Batches, Shuffle, StreamingBalls
 from galton.cli import main
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_epsilon, gaussian_mu
+from galton.guarantee import Adjacency, Guarantee
 from galton.noise import CorrelatedNoise, key_from_seed
 from galton.plan import Plan, make_plan, save_plan
 from galton.strategies import identity, square_root
 from galton.strategies.toeplitz import Toeplitz
 from galton.strategies.tree import Tree
+from galton.strategies.whitening import Whitening
 
 Members = Callable[[int], NDArray[np.int64]]
 
@@ -38,16 +41,21 @@ Members = Callable[[int], NDArray[np.int64]]
 def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
     """Small plans of several kinds, each made once. Certificates take long, so most are variants of one."""
     made: dict[str, Plan] = {}
-    claim = {"examples": 64, "batch_size": 8, "epochs": 4, "epsilon": 2, "delta": 0.03, "strategy": "sqrt:8"}
-    directly: dict[str, dict[str, object]] = {
+    plain, zero_out, replaced = (
+        Guarantee(2, 0.03, adjacency) for adjacency in (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE)
+    )
+    usual: dict[str, Any] = {"epsilon": plain, "examples": 64, "batch_size": 8, "epochs": 4, "strategy": "sqrt:8"}
+    directly: dict[str, dict[str, Any]] = {
         "bins": {"options": Options(seed=1)},
-        "small delta": {"epsilon": 4, "delta": 1e-3, "options": Options(seed=1)},
+        "small delta": {"epsilon": Guarantee(4, 1e-3), "options": Options(seed=1)},
         "known bins": {"strategy": "sqrt", "accountant": "unamplified"},
-        "fixed order": {"strategy": "sqrt", "batching": "fixed-order", "options": Options(adjacency="replace")},
-        "tree": {"strategy": "tree", "batching": "shuffle-once", "options": Options(adjacency="zero-out")},
+        "fixed order": {"strategy": "sqrt", "batching": "fixed-order", "epsilon": replaced},
+        "tree": {"strategy": "tree", "batching": "shuffle-once", "epsilon": zero_out},
         "cyclic Poisson": {"strategy": "sqrt:4", "batching": "cyclic-poisson"},
         "Poisson": {"strategy": "identity", "batching": "poisson"},
         "conditional": {"strategy": "sqrt:4", "batching": "poisson", "accountant": "mmcc"},
+        "conditional, independent": {"strategy": "identity", "batching": "poisson", "accountant": "mmcc"},
+        "independent": {"strategy": "identity", "options": Options(seed=1)},
     }
 
     def variant(kind: str) -> Plan:
@@ -58,7 +66,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
             cut = truncation(scheme, 64)
             return replace(
                 bins,
-                adjacency="zero-out",
+                guarantee=zero_out,
                 scheme=scheme,
                 bins=1,
                 padded_batch_size=64,
@@ -68,9 +76,14 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
                 sensitivity=own,
             )
         if kind == "replace":  # twice the noise is a little more than is needed
-            return replace(bins, adjacency="replace", noise_multiplier=2 * bins.noise_multiplier)
+            return replace(bins, guarantee=replaced, noise_multiplier=2 * bins.noise_multiplier)
         if kind == "truncated":
-            return replace(bins, adjacency="zero-out", padded_batch_size=10, truncation=truncation(bins.scheme, 10))
+            return replace(bins, guarantee=zero_out, padded_batch_size=10, truncation=truncation(bins.scheme, 10))
+        if kind == "allocation":  # the same batches and noise, whose package need not be here
+            plan, accountant = get("independent"), find_accountant("allocation")
+            claim = plan.claim
+            evidence = Calculated(accountant.name, plan.noise_multiplier, claim, accountant.stated(claim))
+            return replace(plan, evidence=evidence)
         assert kind == "streaming"
         return replace(bins, scheme=StreamingBallsInBins(64, 8, 32))
 
@@ -78,8 +91,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
         if kind not in made:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
-                words = claim | directly.get(kind, {})
-                made[kind] = make_plan(**words) if kind in directly else variant(kind)  # type: ignore[arg-type]
+                made[kind] = make_plan(**usual | directly[kind]) if kind in directly else variant(kind)
         return made[kind]
 
     return get
@@ -173,21 +185,25 @@ def test_whitening_undoes_the_correlation(strategy: Toeplitz | Tree) -> None:
 # Correct plans.
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("bins", "one bin", "streaming", "replace", "truncated", "known bins", "fixed order"),
-        *("tree", "cyclic Poisson", "Poisson"),
-    ],
+AUDITED = (
+    *("bins", "one bin", "streaming", "replace", "truncated", "known bins", "fixed order"),
+    *("tree", "cyclic Poisson", "Poisson", "conditional, independent", "allocation"),
 )
+
+
+@pytest.mark.parametrize("kind", AUDITED)
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_a_correct_plan_passes_and_is_not_exceeded(plans: Callable[[str], Plan], kind: str, seed: int) -> None:
     found = audit(plans(kind), trials=10_000, seed=seed, system=system_of(plans(kind)))
     assert found.consistent, failed(found)
     assert found.trials >= 4000
     assert 0.5 * found.epsilon_certified < found.epsilon_lower <= found.epsilon_certified
-    assert found.epsilon_certified <= plans(kind).epsilon
-    assert found.delta >= plans(kind).delta
+    assert found.epsilon_certified <= plans(kind).guarantee.epsilon
+    assert found.delta >= plans(kind).guarantee.delta
+
+
+def test_plans_of_every_accountant_are_audited(plans: Callable[[str], Plan]) -> None:
+    assert {plans(kind).accountant.name for kind in AUDITED} == set(ACCOUNTANTS)
 
 
 def test_one_bin_is_the_gaussian_mechanism(plans: Callable[[str], Plan]) -> None:
@@ -440,8 +456,8 @@ def test_wrong_numbers_of_batches_are_refused(plans: Callable[[str], Plan]) -> N
 @pytest.mark.parametrize("kind", ["bins", "known bins", "cyclic Poisson"])
 def test_epsilon_certified_at_a_larger_delta_is_smaller(plans: Callable[[str], Plan], kind: str) -> None:
     plan = plans(kind)
-    found = [certified_epsilon(plan, delta, seed=1) for delta in (plan.delta, 0.06, 0.1)]
-    assert found[0] == plan.epsilon > found[1] > found[2] > 0
+    found = [certified_epsilon(plan, delta, seed=1) for delta in (plan.guarantee.delta, 0.06, 0.1)]
+    assert found[0] == plan.guarantee.epsilon > found[1] > found[2] > 0
 
 
 def run_audit(

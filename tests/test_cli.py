@@ -149,7 +149,7 @@ for name in galton.__all__:
 after = (jax.config.jax_enable_x64, random.getstate(), str(numpy.random.get_state()), threading.active_count())
 assert before == after
 pair = galton.dominating_pair(galton.square_root(8), 4)
-galton.delta(pair, 1.0, galton.Options(samples=100))
+galton.delta(pair, 1.0, options=galton.Options(samples=100))
 assert jax.config.jax_enable_x64 is False
 assert jax.numpy.ones(1).dtype == "float32"
 optional = {"torch", "opacus", "dask", "matplotlib", "dp_accounting", "PLD_accounting", "jax_privacy", "optax"}

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from galton.plan.accountants import room_for
-from galton.plan.guarantee import Certified
 
 import galton
-from galton.baselines import calibrate_poisson
+from galton.accountants import Calculated, Certified, Evidence, find_accountant
 from galton.batching import BallsInBins, CyclicPoisson, Poisson, truncation
 from galton.errors import InvalidArgument, InvalidFile
 from galton.gaussian import gaussian_delta, gaussian_epsilon
+from galton.guarantee import Adjacency, Guarantee
 from galton.plan import Plan, load_plan, make_plan, save_plan, verify_plan
 from galton.plan.folder import PLAN, STRATEGY, SUMS
 from galton.plan.plan import leaked
 from tests.marks import SLOW
 from tests.test_cli import galton as command
 
-SMALL: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4, "epsilon": 4.0, "delta": 1e-3}
+SIZES: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4}
+SMALL: dict[str, Any] = {**SIZES, "epsilon": 4.0, "delta": 1e-3}
+CLAIMS = {adjacency: Guarantee(4.0, 1e-3, adjacency) for adjacency in Adjacency}
+
+
+def room_for(delta: float) -> float:
+    """What a certificate has to prove so that delta may be stated."""
+    return find_accountant("balls-in-bins").room(Guarantee(4.0, delta)).delta
+
+
+def fitting(evidence: Evidence, noise_multiplier: float) -> Evidence:
+    """The same evidence, as if it were for another noise multiplier."""
+    if isinstance(evidence, Certified):
+        certificate = replace(evidence.certificate, noise_multiplier=noise_multiplier)
+        return replace(evidence, verified=certificate)
+    assert isinstance(evidence, Calculated)
+    return replace(evidence, multiplier=noise_multiplier)
 
 
 def test_a_plan_claims_what_its_certificate_proves_and_no_more(small_plan: Plan) -> None:
     assert isinstance(small_plan.evidence, Certified)
     certificate = small_plan.evidence.certificate
-    lost = truncation(small_plan.scheme, small_plan.physical).delta(4.0)
-    assert certificate["accepted"]
-    assert certificate["noise_multiplier"] == small_plan.noise_multiplier
-    assert certificate["strategy"] == small_plan.strategy.digest
-    assert certificate["delta"] == pytest.approx(room_for(1e-3 - lost))
-    assert small_plan.evidence.stated_delta + lost <= 1e-3
+    lost = truncation(small_plan.scheme, small_plan.padded_batch_size).delta(4.0)
+    assert certificate.accepted
+    assert certificate.noise_multiplier == small_plan.noise_multiplier
+    assert certificate.strategy == small_plan.strategy.digest
+    assert certificate.guarantee.delta == pytest.approx(room_for(1e-3 - lost))
+    assert small_plan.evidence.proved.delta + lost <= 1e-3
     assert 0 < small_plan.truncation.probability <= 1e-12
 
 
@@ -64,7 +82,7 @@ def test_what_remains_if_batches_leak_is_the_gaussian_mechanism(small_plan: Plan
 def test_the_plan_hands_out_its_own_batches_and_noise(small_plan: Plan) -> None:
     batches, noise = small_plan.batches(seed=1), small_plan.noise()
     assert batches.scheme == BallsInBins(64, 8, 32)
-    assert batches.physical == small_plan.physical
+    assert batches.padded_batch_size == small_plan.padded_batch_size
     assert noise.stddev == pytest.approx(small_plan.noise_multiplier * small_plan.strategy.sensitivity(8))
     assert replace(small_plan, clip_norm=2.5).noise().stddev == pytest.approx(2.5 * noise.stddev)
     assert noise.strategy.digest == small_plan.strategy.digest
@@ -138,17 +156,299 @@ def test_a_forged_plan_with_right_hashes_does_not_hold_together(
         load_plan(folder)
 
 
+@pytest.fixture(scope="module")
+def plans(small_plan: Plan) -> dict[str, Plan]:
+    """Small plans of several accountants."""
+    wanted: dict[str, dict[str, Any]] = {
+        "unamplified": {"accountant": "unamplified", "strategy": "sqrt:8"},
+        "shuffled": {"epsilon": CLAIMS[Adjacency.ZERO_OUT], "delta": None, "batching": "shuffle-once"},
+        "poisson": {"batching": "poisson"},
+        "cyclic-poisson": {"batching": "cyclic-poisson", "strategy": "sqrt:2"},
+        "mmcc": {"batching": "poisson", "accountant": "mmcc", "strategy": "sqrt:2"},
+    }
+    return {"balls-in-bins": small_plan, **{name: make_plan(**SMALL | words) for name, words in wanted.items()}}
+
+
+@pytest.fixture(scope="module")
+def folders(plans: dict[str, Plan], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same on disk."""
+    place = tmp_path_factory.mktemp("plans")
+    return {name: save_plan(plan, place / name) for name, plan in plans.items()}
+
+
+Change = Callable[[Any], Any]
+Place = tuple[str | int, ...]
+
+
+def forged(source: Path, target: Path, changes: dict[Place, Change]) -> Path:
+    """Copies a plan, changes values of plan.json and writes the hashes anew: only its content can give it away."""
+    shutil.copytree(source, target)
+    body = json.loads((target / PLAN).read_text())
+    for place, change in changes.items():
+        part = body
+        for name in place[:-1]:
+            part = part[name]
+        part[place[-1]] = change(part[place[-1]])
+    (target / PLAN).write_text(json.dumps(body, indent=2) + "\n")
+    hashes = (f"{hashlib.sha256((target / name).read_bytes()).hexdigest()}  {name}\n" for name in (PLAN, STRATEGY))
+    (target / SUMS).write_text("".join(hashes))
+    return target
+
+
+def refusal(folder: Path) -> str:
+    """Why a plan is not read; the reason must fit in a line."""
+    with pytest.raises(InvalidFile) as refused:
+        load_plan(folder)
+    assert "\n" not in str(refused.value)
+    assert str(folder / PLAN) in str(refused.value)
+    return str(refused.value)
+
+
+def to(value: object) -> Change:
+    return lambda _: value
+
+
+def times(factor: float) -> Change:
+    return lambda old: factor * old
+
+
+def without(name: str) -> Change:
+    return lambda old: {key: value for key, value in old.items() if key != name}
+
+
+def less_noise(factor: float) -> dict[Place, Change]:
+    """Less noise, in every number of a plan that tells how much there is."""
+    places = (("noise", "noise_multiplier"), ("noise", "stddev"), ("error", "rmse"))
+    return {place: times(factor) for place in places}
+
+
+CERTIFICATE, TRUNCATION, STATEMENT = ("evidence", "certificate"), ("batching", "truncation"), ("evidence", "statement")
+LEAK, SCHEME = ("guarantee", "if_batches_leak"), ("batching", "scheme")
+FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
+    "failures below nothing": (
+        "balls-in-bins",
+        {
+            **less_noise(0.4),
+            (*CERTIFICATE, "noise_multiplier"): times(0.4),
+            (*CERTIFICATE, "delta"): to(0.95),
+            (*CERTIFICATE, "delta_upper"): to(0.95),
+            (*CERTIFICATE, "failure_probability"): to(-0.949),
+            (*CERTIFICATE, "attempts"): to(2),
+        },
+        "certificate.failure_probability = -0.949",
+    ),
+    "nothing proved": (
+        "balls-in-bins",
+        {(*CERTIFICATE, "delta"): to(0.95), (*CERTIFICATE, "delta_upper"): to(0.95)},
+        "largest of all directions",
+    ),
+    "nothing proved in any direction": (
+        "balls-in-bins",
+        {
+            (*CERTIFICATE, "delta"): to(0.95),
+            (*CERTIFICATE, "delta_upper"): to(0.95),
+            (*CERTIFICATE, "by_direction", 0, "delta_upper"): to(0.95),
+        },
+        "delta = ",
+    ),
+    "larger than delta": (
+        "balls-in-bins",
+        {(*CERTIFICATE, "delta_upper"): to(0.95), (*CERTIFICATE, "by_direction", 0, "delta_upper"): to(0.95)},
+        "delta_upper = 0.95",
+    ),
+    "rejected": ("balls-in-bins", {(*CERTIFICATE, "accepted"): to(False)}, "accepted = False"),
+    "rejected in a direction": (
+        "balls-in-bins",
+        {(*CERTIFICATE, "by_direction", 1, "accepted"): to(False)},
+        "accepted = True",
+    ),
+    "rejected all along": (
+        "balls-in-bins",
+        {(*CERTIFICATE, "accepted"): to(False), (*CERTIFICATE, "by_direction", 1, "accepted"): to(False)},
+        "evidence.accepted = False",
+    ),
+    "one direction": ("balls-in-bins", {(*CERTIFICATE, "by_direction"): lambda old: old[:1]}, "by_direction"),
+    "other samples": ("balls-in-bins", {(*CERTIFICATE, "samples"): times(2)}, "samples"),
+    "no attempt": ("balls-in-bins", {(*CERTIFICATE, "attempts"): to(0)}, "certificate.attempts = 0"),
+    "many attempts": (
+        "balls-in-bins",
+        {(*CERTIFICATE, "attempts"): to(1000), (*CERTIFICATE, "failure_probability"): to(1e-3)},
+        "delta = ",
+    ),
+    "another strategy": ("balls-in-bins", {(*CERTIFICATE, "strategy"): to("sha256:0")}, "evidence.strategy"),
+    "another strategy's hash": ("balls-in-bins", {("strategy", "hash"): to("sha256:0")}, "not as galton writes it"),
+    "other bins": (
+        "balls-in-bins",
+        {(*CERTIFICATE, "bins"): to(16), (*CERTIFICATE, "epochs"): to(2)},
+        "evidence.bins = 16",
+    ),
+    "other epochs": ("balls-in-bins", {(*CERTIFICATE, "epochs"): to(5)}, "epochs = 5"),
+    "less noise": ("balls-in-bins", less_noise(0.9), "noise_multiplier = "),
+    "less noise, calculated": ("poisson", less_noise(0.9), "noise_multiplier = "),
+    "more noise proved": ("mmcc", {("evidence", "noise_multiplier"): times(1.1)}, "noise_multiplier = "),
+    "a smaller epsilon": ("balls-in-bins", {("guarantee", "epsilon"): to(3.9)}, "epsilon = 3.9"),
+    "a smaller epsilon, calculated": ("shuffled", {("guarantee", "epsilon"): to(3.9)}, "epsilon = 3.9"),
+    "a smaller delta": ("balls-in-bins", {("guarantee", "delta"): to(9e-4)}, "delta = "),
+    "a smaller delta, calculated": ("cyclic-poisson", {("guarantee", "delta"): to(9e-4)}, "delta = "),
+    "less than truncation costs": ("balls-in-bins", {("guarantee", "delta"): to(1e-15)}, "truncation costs"),
+    "no delta": ("poisson", {("guarantee", "delta"): to(0.0)}, "delta = 0.0"),
+    "epsilon 0": ("poisson", {("guarantee", "epsilon"): to(0.0)}, "epsilon = 0.0"),
+    "another adjacency": ("balls-in-bins", {("guarantee", "adjacency"): to("replace")}, "adjacency = 'add-or-remove'"),
+    "another adjacency, certified": (
+        "balls-in-bins",
+        {("guarantee", "adjacency"): to("replace"), (*CERTIFICATE, "adjacency"): to("replace")},
+        "by_direction",
+    ),
+    "an adjacency that is not covered": ("poisson", {("guarantee", "adjacency"): to("replace")}, "not covered"),
+    "an adjacency of other sizes": (
+        "shuffled",
+        {("guarantee", "adjacency"): to("add-or-remove"), (*STATEMENT, "adjacency"): to("add-or-remove")},
+        "adjacency = 'add-or-remove'",
+    ),
+    "an unknown adjacency": ("balls-in-bins", {("guarantee", "adjacency"): to("x")}, "guarantee.adjacency = 'x'"),
+    "an unknown adjacency, certified": (
+        "balls-in-bins",
+        {(*CERTIFICATE, "adjacency"): to("x")},
+        "certificate.adjacency = 'x'",
+    ),
+    "an unknown adjacency, calculated": ("mmcc", {(*STATEMENT, "adjacency"): to("x")}, "statement.adjacency = 'x'"),
+    "an unknown accountant": ("balls-in-bins", {("evidence", "accountant"): to("x")}, "accountant = 'x'"),
+    "an accountant without certificates": (
+        "balls-in-bins",
+        {("evidence", "accountant"): to("unamplified")},
+        "evidence = ['certificate'",
+    ),
+    "an accountant with certificates": (
+        "unamplified",
+        {("evidence", "accountant"): to("balls-in-bins")},
+        "evidence = ['certificate'",
+    ),
+    "an accountant of other batches": ("shuffled", {("evidence", "accountant"): to("poisson")}, "does not cover"),
+    "batches known that are not": ("poisson", {("evidence", "accountant"): to("unamplified")}, "does not cover"),
+    "groups that are not": ("poisson", {("evidence", "accountant"): to("cyclic-poisson")}, "does not cover"),
+    "an accountant of other noise": ("unamplified", {("evidence", "accountant"): to("allocation")}, "strategy = "),
+    "an accountant of fewer bands": ("mmcc", {("evidence", "accountant"): to("poisson")}, "strategy = "),
+    "an estimate": (
+        "poisson",
+        {(*STATEMENT, "standing"): to("estimate"), (*STATEMENT, "is_guarantee"): to(False)},
+        "is no guarantee",
+    ),
+    "an estimate that guarantees": ("poisson", {(*STATEMENT, "standing"): to("estimate")}, "is_guarantee = True"),
+    "certified without certificate": (
+        "poisson",
+        {(*STATEMENT, "standing"): to("certified"), (*STATEMENT, "failure_probability"): to(0.5)},
+        "needs a certificate",
+    ),
+    "exact and failing": ("shuffled", {(*STATEMENT, "failure_probability"): to(1.0)}, "failure_probability = 1.0"),
+    "an unknown standing": ("shuffled", {(*STATEMENT, "standing"): to("x")}, "statement.standing = 'x'"),
+    "unknown batches": ("balls-in-bins", {(*SCHEME, "kind"): to("x")}, "kind = 'x'"),
+    "larger batches": ("balls-in-bins", {(*SCHEME, "bins"): to(4)}, "bins = 4"),
+    "larger batches by chance": ("poisson", {(*SCHEME, "batch_size"): to(16.0)}, "batch_size = 16.0"),
+    "fewer groups": ("cyclic-poisson", {(*SCHEME, "cycle"): to(1)}, "1 groups"),
+    "shuffled anew": ("shuffled", {(*SCHEME, "reshuffle"): to(True)}, "does not cover"),
+    "shuffled in words": ("shuffled", {(*SCHEME, "reshuffle"): to("")}, "reshuffle = ''"),
+    "other rounds": ("poisson", {(*SCHEME, "rounds"): to(16)}, "strategy = 32"),
+    "more bins than there are": ("poisson", {("batching", "batches_per_epoch"): to(16)}, "batch_size = 8.0"),
+    "as many bins as there are not numbers": ("poisson", {("batching", "batches_per_epoch"): to(10**400)}, "too large"),
+    "fewer places": ("balls-in-bins", {(*TRUNCATION, "physical"): to(20)}, "truncation.per_batch"),
+    "more places than numbers": ("balls-in-bins", {(*TRUNCATION, "physical"): to(10**400)}, "too large"),
+    "no place": ("balls-in-bins", {(*TRUNCATION, "physical"): to(0)}, "truncation.physical = 0"),
+    "truncation without a field": (
+        "balls-in-bins",
+        {TRUNCATION: without("expected")},
+        "truncation = ['expected']",
+    ),
+    "no displacement": ("poisson", {(*TRUNCATION, "displacement"): to(0.0)}, "truncation.displacement = 0.0"),
+    **{
+        f"another {name}": ("balls-in-bins", {(*TRUNCATION, name): times(0.5)}, f"truncation.{name} = ")
+        for name in ("per_batch", "probability", "probability_lower", "expected", "displacement")
+    },
+    "a small leak": ("balls-in-bins", {(*LEAK, "epsilon"): to(0.01)}, "if_batches_leak.epsilon = 0.01"),
+    "a leak in delta": ("balls-in-bins", {(*LEAK, "delta"): times(0.5)}, "if_batches_leak.delta = "),
+    "a leak without epsilon": ("balls-in-bins", {(*LEAK, "epsilon"): to(None)}, "if_batches_leak.epsilon = None"),
+    "a leak with epsilon": ("poisson", {(*LEAK, "epsilon"): to(5.0)}, "if_batches_leak.epsilon = 5.0"),
+    "another sensitivity": ("balls-in-bins", {("noise", "sensitivity"): times(0.5)}, "sensitivity = "),
+    "noise without end": ("mmcc", {("clipping", "clip_norm"): to(1e308)}, "Out of range"),
+    "a larger claim in words": ("poisson", {("guarantee", "statement"): to("private")}, "not as galton writes it"),
+    "a leak in words": ("poisson", {(*LEAK, "statement"): to("private")}, "not as galton writes it"),
+    "something else": ("poisson", {("noise",): lambda old: {**old, "more": 1}}, "not as galton writes it"),
+    "not a number": ("poisson", {("guarantee", "epsilon"): to(math.nan)}, "NaN is not allowed"),
+    "infinite": ("poisson", {("noise", "noise_multiplier"): to(math.inf)}, "Infinity is not allowed"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_plans_are_refused_for_the_right_reason(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    kind, changes, reason = FORGED[name]
+    assert reason in refusal(forged(folders[kind], tmp_path / "plan", changes))
+
+
+OTHER_TYPES: dict[type, tuple[object, ...]] = {
+    str: (1, 0.5, True, None, [], {}),
+    bool: ("true", 1, 0, None, [], {}),
+    int: ("1", 0.5, True, None, [], {}, 10**400),
+    float: ("1", True, False, None, [], {}, 10**400),
+    type(None): ("null", True, [], {}),
+    list: ("x", 1, None, {}),
+    dict: ("x", 1, None, [], [1], [["kind", "x"]]),
+}
+UNCHECKED = {("evidence", "certificate", name) for name in ("attempts", "seed")} | {
+    ("evidence", "certificate", "by_direction", index, name) for index in (0, 1) for name in ("order", "budget")
+}
+"""Where any whole number will do, however large."""
+
+
+def places_in(body: Any, above: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Every value of a JSON text, with where it is."""
+    parts = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
+    for name, value in parts:
+        yield (*above, name), value
+        yield from places_in(value, (*above, name))
+
+
+@pytest.mark.parametrize("kind", ["balls-in-bins", "shuffled", "poisson"])
+def test_no_value_of_a_plan_may_have_another_type(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    for place, value in places_in(json.loads((folders[kind] / PLAN).read_text())):
+        for other in OTHER_TYPES[type(value)]:
+            if other == 10**400 and place in UNCHECKED:
+                continue
+            refusal(forged(folders[kind], tmp_path / "plan", {place: to(other)}))
+            shutil.rmtree(tmp_path / "plan")
+
+
+@pytest.mark.parametrize("kind", ["balls-in-bins", "poisson"])
+def test_no_field_of_a_plan_may_be_missing(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
+    for place, _ in places_in(json.loads((folders[kind] / PLAN).read_text())):
+        *above, name = place
+        if isinstance(name, str) and above and above[-1] != "versions":
+            refusal(forged(folders[kind], tmp_path / "plan", {tuple(above): without(name)}))
+            shutil.rmtree(tmp_path / "plan")
+
+
+MADE_BEFORE = sorted((Path(__file__).parents[1] / "reproduction" / "results" / "cifar" / "plans").iterdir())
+
+
+@pytest.mark.parametrize("folder", MADE_BEFORE, ids=lambda folder: folder.name)
+def test_plans_that_were_made_before_are_read_and_written_as_they_are(folder: Path, tmp_path: Path) -> None:
+    plan = load_plan(folder)
+    assert plan.text.encode() == (folder / PLAN).read_bytes()
+    again = save_plan(plan, tmp_path / "plan")
+    files = sorted(path.name for path in folder.iterdir())
+    assert sorted(path.name for path in again.iterdir()) == files == sorted((PLAN, STRATEGY, SUMS))
+    assert all((again / name).read_bytes() == (folder / name).read_bytes() for name in files)
+
+
 def test_a_scheme_with_other_batches_than_analysed_is_refused(small_plan: Plan) -> None:
     """Fewer bins, so that every example takes part more often; a Poisson batch that is larger."""
     with pytest.raises(InvalidArgument, match="bins"):
-        small_plan.evidence.check(replace(small_plan, scheme=BallsInBins(64, 2, 32), physical=64))
+        replace(small_plan, scheme=BallsInBins(64, 2, 32), padded_batch_size=64).check()
     poisson = make_plan(**{**SMALL, "epochs": 1}, batching="poisson")
     with pytest.raises(InvalidArgument, match="batch_size"):
-        poisson.evidence.check(replace(poisson, scheme=Poisson(64, 32, 8), physical=65))
+        replace(poisson, scheme=Poisson(64, 32, 8), padded_batch_size=65).check()
 
 
 def test_what_remains_after_a_leak_pays_for_truncation() -> None:
-    plan = make_plan(**SMALL, strategy="sqrt:8", physical=22, accountant="unamplified")
+    plan = make_plan(**SMALL, strategy="sqrt:8", padded_batch_size=22, accountant="unamplified")
     lost = plan.truncation.delta(4.0)
     assert lost > 1e-5
     assert plan.leak.epsilon is not None
@@ -173,11 +473,22 @@ def test_nothing_on_disk_is_overwritten(small_plan: Plan, tmp_path: Path) -> Non
 
 def test_verify_proves_the_claim_with_fresh_samples_and_rejects_too_little_noise(small_plan: Plan) -> None:
     assert verify_plan(small_plan, galton.Options(seed=7)).accepted
-    certificate = small_plan.evidence.to_json()["certificate"] | {"noise_multiplier": 0.9 * small_plan.noise_multiplier}
-    weak = replace(small_plan, noise_multiplier=0.9 * small_plan.noise_multiplier, evidence=Certified(certificate))
+    less = 0.9 * small_plan.noise_multiplier
+    weak = replace(small_plan, noise_multiplier=less, evidence=fitting(small_plan.evidence, less))
     assert not verify_plan(weak, galton.Options(seed=7)).accepted
     with pytest.raises(InvalidArgument, match="adjacency"):
-        verify_plan(small_plan, galton.Options(adjacency="replace"))
+        verify_plan(replace(small_plan, guarantee=CLAIMS[Adjacency.REPLACE]), galton.Options(seed=7))
+
+
+@pytest.mark.parametrize("kind", ["balls-in-bins", "unamplified", "shuffled", "poisson", "cyclic-poisson", "mmcc"])
+def test_half_the_noise_is_refused_and_not_proved_again(plans: dict[str, Plan], kind: str) -> None:
+    """With the evidence as it is, or with evidence that was made to fit."""
+    plan, half = plans[kind], 0.5 * plans[kind].noise_multiplier
+    weak = replace(plan, noise_multiplier=half)
+    with pytest.raises(InvalidArgument, match="noise_multiplier"):
+        verify_plan(weak, galton.Options(seed=7))
+    assert verify_plan(plan, galton.Options(seed=7)).accepted
+    assert not verify_plan(replace(weak, evidence=fitting(plan.evidence, half)), galton.Options(seed=7)).accepted
 
 
 def test_other_batchings_have_their_own_accountants() -> None:
@@ -185,41 +496,42 @@ def test_other_batchings_have_their_own_accountants() -> None:
     assert isinstance(cyclic.scheme, CyclicPoisson)
     assert cyclic.scheme.cycle == 2
     assert cyclic.evidence.accountant == "cyclic-poisson"
-    expected = calibrate_poisson(cyclic.strategy, 8, 4.0, 1e-3 - cyclic.truncation.delta(4.0)).noise_multiplier
+    claim = Guarantee(4.0, 1e-3 - cyclic.truncation.delta(4.0))
+    expected = find_accountant("cyclic-poisson").calibrate(cyclic.strategy, 8, claim).noise_multiplier
     assert cyclic.noise_multiplier == pytest.approx(expected, rel=1e-9)
     poisson = make_plan(**SMALL, batching="poisson")
     assert poisson.spec == "identity"
     # An example may be in all rounds if coins are known: far worse than one batch an epoch.
     assert poisson.leak.delta > 0.9 > gaussian_delta(4.0, 1 / poisson.noise_multiplier)
     assert poisson.leak.epsilon is None  # so large that even rare truncation costs more than delta
-    fixed = make_plan(**SMALL, batching="fixed-order", options=galton.Options(adjacency="zero-out"))
+    fixed = make_plan(CLAIMS[Adjacency.ZERO_OUT], **SIZES, batching="fixed-order")
     assert fixed.noise_multiplier == pytest.approx(1 / galton.gaussian_mu(4.0, 1e-3), rel=1e-6)
     assert fixed.leak.epsilon == pytest.approx(4.0, rel=1e-6)
-    replaced = make_plan(**SMALL, batching="shuffle-once", strategy="sqrt", options=galton.Options(adjacency="replace"))
+    replaced = make_plan(CLAIMS[Adjacency.REPLACE], **SIZES, batching="shuffle-once", strategy="sqrt")
     assert replaced.noise_multiplier == pytest.approx(2 * fixed.noise_multiplier, rel=1e-6)
     for plan in (cyclic, fixed, replaced):
-        assert verify_plan(plan, galton.Options(adjacency=plan.adjacency)).accepted
+        assert verify_plan(plan).accepted
 
 
 def test_truncation_is_taken_off_delta_or_refused() -> None:
-    words = {**SMALL, "strategy": "sqrt:8"}
+    words = {**SIZES, "strategy": "sqrt:8"}
     with pytest.raises(InvalidArgument, match="truncation would cost"):
-        make_plan(**words, physical=8)
-    free = make_plan(**words, physical=8, options=galton.Options(adjacency="zero-out"))
+        make_plan(4.0, 1e-3, **words, padded_batch_size=8)
+    free = make_plan(CLAIMS[Adjacency.ZERO_OUT], **words, padded_batch_size=8)
     assert free.truncation.probability > 0.9
-    assert free.batches().physical == 8
-    tight = make_plan(**words, physical=22)
+    assert free.batches().padded_batch_size == 8
+    tight = make_plan(4.0, 1e-3, **words, padded_batch_size=22)
     assert isinstance(tight.evidence, Certified)
     lost = tight.truncation.delta(4.0)
     assert 1e-5 < lost < 5e-4
-    assert tight.evidence.certificate["delta"] == pytest.approx(room_for(1e-3 - lost))
+    assert tight.evidence.certificate.guarantee.delta == pytest.approx(room_for(1e-3 - lost))
 
 
 def test_one_bin_has_a_place_for_an_example_more() -> None:
     plan = make_plan(**{**SMALL, "batch_size": 64}, strategy="sqrt")
-    assert (plan.bins, plan.physical) == (1, 65)
+    assert (plan.bins, plan.padded_batch_size) == (1, 65)
     assert plan.truncation.delta(4.0) == 0
-    assert make_plan(**SMALL, strategy="sqrt", micro_batch=5).physical % 5 == 0
+    assert make_plan(**SMALL, strategy="sqrt", micro_batch_size=5).padded_batch_size % 5 == 0
     assert plan.noise_multiplier == pytest.approx(1 / galton.gaussian_mu(4.0, room_for(1e-3)), rel=0.02)
 
 
@@ -250,7 +562,7 @@ def test_best_takes_the_least_error_of_all() -> None:
         ({"epsilon": 0}, "epsilon"),
         ({"delta": 1}, "delta"),
         ({"clip_norm": 0}, "clip_norm"),
-        ({"physical": 0}, "physical"),
+        ({"padded_batch_size": 0}, "padded_batch_size"),
         ({"batching": "none"}, "batching"),
         ({"accountant": "poisson"}, "accountant"),
         ({"strategy": "nonsense"}, "strategy"),
@@ -268,7 +580,7 @@ def test_bad_input_is_refused_by_name(words: dict[str, object], match: str) -> N
 
 def test_replace_needs_an_accountant_that_covers_it() -> None:
     with pytest.raises(InvalidArgument, match="replace"):
-        make_plan(**SMALL, batching="poisson", options=galton.Options(adjacency="replace"))
+        make_plan(CLAIMS[Adjacency.REPLACE], **SIZES, batching="poisson")
 
 
 def test_a_copied_plan_is_the_same_plan(small_plan: Plan, tmp_path: Path) -> None:
@@ -306,8 +618,7 @@ def test_the_command_line_makes_and_verifies_a_plan(tmp_path: Path) -> None:
 
 
 def test_the_command_line_rejects_a_plan_with_too_little_noise(small_plan: Plan, tmp_path: Path) -> None:
-    certificate = small_plan.evidence.to_json()["certificate"] | {"noise_multiplier": 0.5}
-    weak = replace(small_plan, noise_multiplier=0.5, evidence=Certified(certificate))
+    weak = replace(small_plan, noise_multiplier=0.5, evidence=fitting(small_plan.evidence, 0.5))
     save_plan(replace(weak, leak=leaked(weak)), tmp_path / "plan")
     found = command("verify", str(tmp_path / "plan"), "--json")
     assert found.code == 3
@@ -316,7 +627,13 @@ def test_the_command_line_rejects_a_plan_with_too_little_noise(small_plan: Plan,
 
 @pytest.mark.parametrize(
     "more",
-    [["--batch-size", "0"], ["--batching", "x"], ["--strategy", "x"], ["--physical", "3"], ["--adjacency", "x"]],
+    [
+        ["--batch-size", "0"],
+        ["--batching", "x"],
+        ["--strategy", "x"],
+        ["--padded-batch-size", "3"],
+        ["--adjacency", "x"],
+    ],
 )
 def test_the_command_line_refuses_bad_input_in_one_line(tmp_path: Path, more: list[str]) -> None:
     found = command(*words_of(tmp_path / "plan"), *more)

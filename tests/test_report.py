@@ -6,8 +6,8 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from galton.plan.accountants import prove
-from galton.plan.guarantee import Certified
 from scipy.special import ndtr, ndtri
 
+from galton.accountants import ACCOUNTANTS, Calculated, Certified, Curve, find_accountant
 from galton.accounting import Options
 from galton.batching import BallsInBins, smallest_padded_batch_size, truncation
 from galton.cache import Cache
 from galton.gaussian import gaussian_delta
+from galton.guarantee import Adjacency, Guarantee
 from galton.plan import Alternative, Plan, make_plan, save_plan
 from galton.plan.plan import Leak, leaked
-from galton.report import Curve, privacy_curve, render, words
+from galton.report import privacy_curve, render, words
 from galton.report.correlation import WINDOW, noise_correlation
 from galton.report.figures import batch_sizes
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
@@ -37,13 +37,15 @@ browser = pytest.mark.skipif(
 )
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 HOSTILE = "<script>alert(1)</script>\"'><img src=http://evil.example/x onerror=alert(2)> $x_{ & `"
-SMALL: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 2, "epsilon": 2.0, "delta": 1e-3}
+CLAIMS = {adjacency: Guarantee(2.0, 1e-3, adjacency) for adjacency in Adjacency}
+CLAIM = CLAIMS[Adjacency.ADD_OR_REMOVE]
+SMALL: dict[str, Any] = {"epsilon": CLAIM, "examples": 64, "batch_size": 8, "epochs": 2}
 CALCULATED: dict[str, dict[str, Any]] = {
     "poisson": {"batching": "poisson"},
     "cyclic-poisson": {"batching": "cyclic-poisson", "strategy": "sqrt:2"},
     "mmcc": {"batching": "poisson", "accountant": "mmcc", "strategy": "sqrt:2"},
-    "unamplified": {"batching": "fixed-order", "strategy": "sqrt", "options": Options(adjacency="zero-out")},
-    "tree, replace": {"batching": "shuffle-once", "strategy": "tree", "options": Options(adjacency="replace")},
+    "unamplified": {"batching": "fixed-order", "strategy": "sqrt", "epsilon": CLAIMS[Adjacency.ZERO_OUT]},
+    "tree, replace": {"batching": "shuffle-once", "strategy": "tree", "epsilon": CLAIMS[Adjacency.REPLACE]},
 }
 KINDS = ("balls-in-bins", *CALCULATED)
 PAGES = ("balls-in-bins", "poisson", "unamplified", "tree, replace")
@@ -51,14 +53,16 @@ MULTIPLIER = 1.1
 """More than calibrate gives for the balls-in-bins plan (0.957), so that it is certified at once."""
 
 
-def certified_plan(other: Plan) -> Plan:
+def certified_plan(other: Plan, guarantee: Guarantee = CLAIM) -> Plan:
     """A balls-in-bins plan with a certificate of its own; what it costs to calibrate and to compare is left out."""
     strategy, scheme = square_root(16, 4), BallsInBins(64, 8, 16)
     padded_batch_size = smallest_padded_batch_size(scheme, 1e-12)
-    multiplier, evidence = prove("balls-in-bins", strategy, 8, 2.0, 0.9999e-3, Options(), MULTIPLIER)
+    claim = guarantee.with_delta(0.9999e-3)
+    evidence = find_accountant("balls-in-bins").prove(strategy, 8, claim, Options(), guarantee.sides * MULTIPLIER)
+    multiplier = evidence.noise_multiplier
     made = replace(
         other,
-        adjacency="add-or-remove",
+        guarantee=guarantee,
         scheme=scheme,
         padded_batch_size=padded_batch_size,
         truncation=truncation(scheme, padded_batch_size),
@@ -168,14 +172,59 @@ def test_colours_of_pictures_are_those_of_the_page(pages: dict[str, str], name: 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_numbers_of_the_plan_are_told(plans: dict[str, Plan], pages: dict[str, str], name: str) -> None:
-    plan, text = plans[name], Reader(pages[name]).text
-    told = [plan.digest, plan.strategy.digest, plan.statement, plan.adjacency, plan.scheme.kind, plan.spec]
-    told += [repr(plan.noise_multiplier), repr(plan.stddev), repr(plan.rmse), repr(plan.delta), repr(plan.clip_norm)]
+    plan, claim, text = plans[name], plans[name].guarantee, Reader(pages[name]).text
+    told = [plan.digest, plan.strategy.digest, plan.statement, claim.adjacency.value, plan.scheme.kind, plan.spec]
+    told += [repr(plan.noise_multiplier), repr(plan.stddev), repr(plan.rmse), repr(claim.delta), repr(plan.clip_norm)]
     told += [one.description for one in plan.alternatives] + list(plan.versions.values())
     if isinstance(plan.evidence, Certified):
         found = plan.evidence.certificate
-        told += [f"{found['samples']:,}", str(found["seed"]), "the operating system"]
+        told += [f"{found.samples:,}", str(found.seed), "the operating system"]
     assert [one for one in told if one not in text] == []
+
+
+@pytest.fixture(scope="module")
+def plan_of(
+    plans: dict[str, Plan], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str, Adjacency], Plan]]:
+    """Makes a plan of an accountant for an adjacency."""
+
+    def make(accountant: str, adjacency: Adjacency) -> Plan:
+        claim = CLAIMS[adjacency]
+        if accountant == "balls-in-bins":
+            return certified_plan(plans["poisson"], claim)
+        if accountant == "allocation":  # with more noise than needed, for its package need not be here
+            plan = make_plan(**SMALL | {"epsilon": claim, "strategy": "identity", "accountant": "unamplified"})
+            statement = find_accountant(accountant).stated(claim)
+            return replace(plan, evidence=Calculated(accountant, plan.noise_multiplier, plan.claim, statement))
+        words = {"accountant": "unamplified", "strategy": "sqrt"} if accountant == "unamplified" else {}
+        return make_plan(**SMALL | (words or CALCULATED[accountant]) | {"epsilon": claim})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
+        yield make
+
+
+SUPPORTED = [
+    (name, adjacency)
+    for name, accountant in ACCOUNTANTS.items()
+    for adjacency in Adjacency
+    if accountant.supports(adjacency)
+]
+
+
+@pytest.mark.parametrize(("name", "adjacency"), SUPPORTED)
+def test_every_accountant_and_adjacency_is_told(
+    plan_of: Callable[[str, Adjacency], Plan], tmp_path: Path, name: str, adjacency: Adjacency
+) -> None:
+    plan = plan_of(name, adjacency)
+    plan.check()
+    page = render(plan, privacy_curve(plan, cache=Cache(tmp_path), points=2))
+    told = [*asdict(adjacency.wording).values(), f"{adjacency} adjacency"]
+    assert [text for text in told if text not in Reader(page).text] == []
+    assert f'<th scope="row">accountant</th><td>{name}</td>' in page
+    own = re.search(r'<tr class="own">.*?<td>(.*?)</td>', page)
+    assert own is not None
+    assert own[1] == plan.evidence.standing.value == plan.accountant.statement.standing.value
 
 
 def test_what_a_plan_says_cannot_become_markup_and_a_chosen_seed_is_told(
@@ -183,9 +232,14 @@ def test_what_a_plan_says_cannot_become_markup_and_a_chosen_seed_is_told(
 ) -> None:
     plan, curve = plans["balls-in-bins"], curves["balls-in-bins"]
     assert isinstance(plan.evidence, Certified)
-    assert not plan.evidence.certificate["seed_chosen_by_user"]
-    found = plan.evidence.certificate | {"bound": HOSTILE, "created": HOSTILE, "seed_chosen_by_user": True}
-    found["by_direction"] = [one | {"sampler": HOSTILE, "direction": HOSTILE} for one in found["by_direction"]]
+    assert not plan.evidence.certificate.seed_chosen_by_user
+    certificate = replace(
+        plan.evidence.certificate,
+        bound=HOSTILE,
+        created=HOSTILE,
+        seed_chosen_by_user=True,
+        by_direction=tuple(replace(verdict, sampler=HOSTILE) for verdict in plan.evidence.certificate.by_direction),
+    )
     evil = replace(
         plan,
         strategy=identity(16),
@@ -193,7 +247,7 @@ def test_what_a_plan_says_cannot_become_markup_and_a_chosen_seed_is_told(
         workload=HOSTILE,
         versions={HOSTILE: HOSTILE},
         alternatives=(Alternative(HOSTILE, HOSTILE, 3.0, HOSTILE),),
-        evidence=Certified(found),
+        evidence=Certified(HOSTILE, certificate),
     )
     page = Reader(render(evil, replace(curve, words=HOSTILE)))
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
@@ -214,10 +268,10 @@ def test_a_plan_says_what_is_left_if_batches_leak(plans: dict[str, Plan], pages:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_curve_has_the_point_of_the_plan(plans: dict[str, Plan], curves: dict[str, Curve], name: str) -> None:
-    plan, curve = plans[name], curves[name]
-    at = min(range(len(curve.epsilons)), key=lambda index: abs(curve.epsilons[index] - plan.epsilon))
-    assert curve.epsilons[at] == pytest.approx(plan.epsilon)
-    assert (0.1 if name == "balls-in-bins" else 0.8) * plan.delta < curve.uppers[at] <= plan.delta
+    claim, curve = plans[name].guarantee, curves[name]
+    at = min(range(len(curve.epsilons)), key=lambda index: abs(curve.epsilons[index] - claim.epsilon))
+    assert curve.epsilons[at] == pytest.approx(claim.epsilon)
+    assert (0.1 if name == "balls-in-bins" else 0.8) * claim.delta < curve.uppers[at] <= claim.delta
     assert sorted(curve.uppers, reverse=True) == list(curve.uppers)
     assert all(guess <= upper * 1.001 for guess, upper in zip(curve.estimates, curve.uppers, strict=False))
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from galton.plan.guarantee import Certified
 
+from galton.accountants import Certified
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import NoiseReused, key_from_seed
 from galton.noise.stream import MARGIN
@@ -197,8 +197,9 @@ def test_training_learns(small_plan: Plan, tmp_path: Path) -> None:
     def accuracy(params: Any) -> float:
         return float(((x @ params["w"] + params["b"]).argmax(axis=1) == y).mean())
 
-    certificate = small_plan.evidence.to_json()["certificate"] | {"noise_multiplier": 1e-6}
-    quiet = replace(small_plan, noise_multiplier=1e-6, evidence=Certified(certificate))
+    assert isinstance(small_plan.evidence, Certified)
+    certificate = replace(small_plan.evidence.certificate, noise_multiplier=1e-6)
+    quiet = replace(small_plan, noise_multiplier=1e-6, evidence=Certified("balls-in-bins", certificate))
     found = train(quiet, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(2.0)).params
     assert accuracy(found) > accuracy(PARAMS) + 0.25
 

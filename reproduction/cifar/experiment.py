@@ -173,7 +173,8 @@ def _check_plan(plan: Plan, method: Method, wanted: dict[str, Any], source: Plan
     pairs: dict[str, tuple[Any, Any]] = {
         name: (getattr(plan, name), wanted[name]) for name in ("examples", "epochs", "clip_norm")
     }
-    pairs["guarantee"] = (str(plan.guarantee), str(wanted["epsilon"]))
+    made, claim = plan.guarantee.to_json(), wanted["epsilon"].to_json()
+    pairs |= {name: (made[name], claim[name]) for name in claim}
     bins = round(wanted["examples"] / wanted["batch_size"])
     pairs["batch_size"] = (plan.examples / plan.bins, plan.examples / bins)
     alike = PLANNED[method.batching](plan.examples, plan.bins, plan.rounds, plan.strategy)

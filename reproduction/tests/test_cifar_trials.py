@@ -17,6 +17,7 @@ import pytest
 from scipy.stats import t as student
 
 from galton.errors import InvalidArgument, InvalidFile
+from galton.guarantee import Adjacency
 from galton.plan import load_plan
 from reproduction.cifar.data import Cifar, Part
 from reproduction.cifar.experiment import METHODS, PRACTICAL, Setting, find_methods, plan_for
@@ -28,7 +29,7 @@ from reproduction.tests.running import command
 from reproduction.writing import read_rows
 from tests.marks import SLOW
 
-TINY = Setting(batch_size=10, epochs=2, delta=1e-3, micro_batch=5)
+TINY = Setting(batch_size=10, epochs=2, delta=1e-3, micro_batch_size=5)
 
 
 def striped(count: int, seed: int) -> Part:
@@ -220,15 +221,15 @@ def test_the_practical_study_trains_on_batches_that_are_cut(data: Cifar, tmp_pat
     blt, cut, shuffled = (
         load_plan(where.plans / f"{name}-epsilon4") for name in ("blt", "cut-balls-in-bins", "shuffling")
     )
-    assert blt.physical > cut.physical == shuffled.physical == 10
+    assert blt.padded_batch_size > cut.padded_batch_size == shuffled.padded_batch_size == 10
     assert blt.strategy.digest == cut.strategy.digest == shuffled.strategy.digest
-    assert cut.adjacency == "zero-out"
+    assert cut.guarantee.adjacency is Adjacency.ZERO_OUT
     assert cut.truncation.probability > 0.5
     assert shuffled.noise_multiplier == pytest.approx(cut.noise_multiplier, rel=1e-6)
     assert shuffled.noise_multiplier >= cut.noise_multiplier * (1 - 1e-9)
-    assert shuffled.epsilon > 4
+    assert shuffled.guarantee.epsilon > 4
     found = {one["method"]: one for one in where.all()}
-    assert found["shuffling"]["guarantee"]["epsilon"] == shuffled.epsilon
+    assert found["shuffling"]["guarantee"]["epsilon"] == shuffled.guarantee.epsilon
     assert set(found) == {"cut-balls-in-bins", "shuffling"}, "there is no rate to choose"
     result, _ = write_table(STUDIES["cifar-practical"], where, tmp_path / "results")
     assert [row["series"] for row in result.rows] == [PRACTICAL[n].words for n in ("cut-balls-in-bins", "shuffling")]

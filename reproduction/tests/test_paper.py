@@ -376,7 +376,7 @@ def test_batches_of_the_picture_are_those_of_the_schemes(maker: Maker) -> None:
 def test_two_bins_by_integration_agree_with_the_accountant(common: float) -> None:
     gram = np.array([[0.5, common], [common, 0.25]])
     pair = Pair(gram / 0.5, math.sqrt(2))
-    found = delta(pair, 0.5, Options(seed=1, rel_width=0.01))
+    found = delta(pair, 0.5, options=Options(seed=1, rel_width=0.01))
     for value, direction in zip(two_bin_deltas(0.5, 0.25, common, 0.5), found.by_direction, strict=True):
         assert direction.lower <= value <= direction.upper
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -19,27 +19,44 @@ class Fields:
     Args:
       name: of the object, for errors.
       value: what JSON gave.
-      shape: the dataclass that is to be rebuilt: the object must have its fields and no others.
+      shape: the dataclass that is to be rebuilt: the object must have its fields and no others. None allows any.
       flattened: fields of the dataclass that stand in the object as several fields of these names.
+      derived: fields of the object that follow from those of the dataclass.
     """
 
     def __init__(
-        self, name: str, value: Any, shape: type[Any], flattened: Mapping[str, tuple[str, ...]] | None = None
+        self,
+        name: str,
+        value: Any,
+        shape: type[Any] | None = None,
+        flattened: Mapping[str, tuple[str, ...]] | None = None,
+        derived: Iterable[str] = (),
     ) -> None:
         if not isinstance(value, dict):
             raise InvalidArgument(name, value, "must be a JSON object")
-        parts = flattened or {}
-        wanted = {part for field in fields(shape) for part in parts.get(field.name, (field.name,))}
-        if set(value) != wanted:
-            differing = sorted(map(str, set(value) ^ wanted))
-            raise InvalidArgument(name, differing, "are fields too many or missing: must be as galton writes them")
+        if shape is not None:
+            parts = flattened or {}
+            wanted = {part for field in fields(shape) for part in parts.get(field.name, (field.name,))} | set(derived)
+            if set(value) != wanted:
+                differing = sorted(map(str, set(value) ^ wanted))
+                raise InvalidArgument(name, differing, "are fields too many or missing: must be as galton writes them")
         self._name, self._value = name, value
 
     def _get(self, key: str, kinds: type | tuple[type, ...], words: str) -> Any:
+        if key not in self._value:
+            raise InvalidArgument(self._name, sorted(map(str, self._value)), f"must have the field {key}")
         value = self._value[key]
         if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
             raise InvalidArgument(f"{self._name}.{key}", value, f"must be {words}")
         return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """Returns an object as it is."""
+        return dict(self._get(key, dict, "a JSON object"))
+
+    def inner(self, key: str) -> Fields:
+        """Returns the fields of an object within this one."""
+        return Fields(f"{self._name}.{key}", self.mapping(key))
 
     def truth(self, key: str) -> bool:
         """Returns true or false."""
@@ -79,6 +96,10 @@ class Fields:
         if not least <= number <= most:
             raise InvalidArgument(f"{self._name}.{key}", value, f"must lie between {least:g} and {most:g}")
         return number
+
+    def real_or_none(self, key: str, least: float = -math.inf, most: float = math.inf) -> float | None:
+        """Returns a finite number between `least` and `most`, or None for null."""
+        return None if self._value.get(key, 0) is None else self.real(key, least, most)
 
     def member(self, key: str, kind: type[Member]) -> Member:
         """Returns the member of an enum that a text names."""

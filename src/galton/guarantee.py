@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from galton.errors import InvalidArgument, non_negative, positive, probability
+from galton.fields import Fields
 
 
 class Direction(enum.Enum):
@@ -240,7 +241,8 @@ class Guarantee:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Guarantee:
         """Rebuilds a guarantee from `to_json`; other keys are ignored."""
-        return cls(value["epsilon"], value["delta"], value["adjacency"])
+        body = Fields("guarantee", value)
+        return cls(body.real("epsilon"), body.real("delta"), body.member("adjacency", Adjacency))
 
 
 def as_guarantee(epsilon: float | Guarantee, delta: float | None) -> Guarantee:

@@ -17,6 +17,7 @@ from galton.accountants.search import least_noise
 from galton.accountants.setting import Run
 from galton.accountants.statement import Standing, Statement
 from galton.accounting import Options
+from galton.batching import Scheme
 from galton.batching.laws import Law, RandomBin
 from galton.errors import InvalidArgument, count, positive
 from galton.gaussian import gaussian_mu
@@ -78,6 +79,14 @@ def _direction_delta(
     return min(1.0, float(np.asarray(losses.prob_arr) @ values + losses.p_max))
 
 
+def _check_run(strategy: Strategy, bins: int) -> None:
+    """Refuses what random allocation does not describe."""
+    check_identity(strategy, "random allocation")
+    strategy.check_bins(bins)
+    if strategy.rounds % bins:
+        raise InvalidArgument("rounds", strategy.rounds, f"must be whole epochs of {bins} batches")
+
+
 class Allocation(Accountant):
     """Balls-in-bins with independent noise, by PLD_accounting; its curve is the sampled one of the same batches.
 
@@ -105,16 +114,17 @@ class Allocation(Accountant):
     def most_bands(self, bins: int) -> int:
         return 1
 
+    def check(self, strategy: Strategy, scheme: Scheme, bins: int) -> None:
+        _check_run(strategy, bins)
+        super().check(strategy, scheme, bins)
+
     def calibrate(self, strategy: Strategy, bins: int, guarantee: Guarantee, options: Options | None = None) -> Figure:
         """Returns a multiplier that is rounded up by at most 0.1% plus the grid's error.
 
         The noise-first direction is below the mixture-first one here but is checked too, once, at the result.
         """
         self.check_adjacency(guarantee.adjacency)
-        check_identity(strategy, "random allocation")
-        strategy.check_bins(bins)
-        if strategy.rounds % bins:
-            raise InvalidArgument("rounds", strategy.rounds, f"must be whole epochs of {bins} batches")
+        _check_run(strategy, bins)
         epsilon, delta = guarantee.epsilon, guarantee.delta
         guess = 0.3 / gaussian_mu(epsilon, delta) + 0.25
         multiplier = least_noise(

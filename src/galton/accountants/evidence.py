@@ -9,7 +9,8 @@ from typing import Any
 from galton.accountants.setting import Run
 from galton.accountants.statement import Standing, Statement
 from galton.accounting import Certificate
-from galton.errors import InvalidArgument, positive, probability
+from galton.errors import InvalidArgument, positive
+from galton.fields import Fields
 from galton.guarantee import Guarantee
 
 
@@ -118,7 +119,8 @@ class Certified(Evidence):
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Certified:
         """Rebuilds evidence from `to_json`."""
-        return cls(value["accountant"], Certificate.from_json(value["certificate"]))
+        body = Fields("evidence", value, cls, {"verified": ("certificate",)})
+        return cls(body.text("accountant"), Certificate.from_json(body.mapping("certificate")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +159,8 @@ class Calculated(Evidence):
     def check(self, run: Run, claim: Guarantee) -> None:
         if not self.statement.is_guarantee:
             raise InvalidArgument("evidence", self.statement.standing.value, "is no guarantee")
+        if self.statement.standing is Standing.CERTIFIED:
+            raise InvalidArgument("evidence", self.statement.standing.value, "needs a certificate")
         super().check(run, claim)
 
     def to_json(self) -> dict[str, Any]:
@@ -171,10 +175,12 @@ class Calculated(Evidence):
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Calculated:
         """Rebuilds evidence from `to_json`."""
-        statement = Statement.from_json(value["statement"])
-        epsilon, delta = positive("epsilon", value["epsilon"]), probability("delta", value["delta"])
-        multiplier = positive("noise_multiplier", value["noise_multiplier"])
-        return cls(value["accountant"], multiplier, Guarantee(epsilon, delta, statement.adjacency), statement)
+        flattened = {"multiplier": ("noise_multiplier",), "guarantee": ("epsilon", "delta")}
+        body = Fields("evidence", value, cls, flattened)
+        statement = Statement.from_json(body.mapping("statement"))
+        multiplier = positive("noise_multiplier", body.real("noise_multiplier"))
+        guarantee = Guarantee(body.real("epsilon"), body.real("delta"), statement.adjacency)
+        return cls(body.text("accountant"), multiplier, guarantee, statement)
 
 
 def agree(name: str, given: object, wanted: object) -> None:

@@ -52,11 +52,9 @@ class Statement:
     failure_probability: float = 0.0
 
     def __post_init__(self) -> None:
-        certified = self.standing is Standing.CERTIFIED
-        if certified != (0 < self.failure_probability < 1):
-            raise InvalidArgument(
-                "failure_probability", self.failure_probability, "must be in (0, 1) if certified, and 0 otherwise"
-            )
+        failure = self.failure_probability
+        if not (0 < failure < 1 if self.standing is Standing.CERTIFIED else failure == 0):
+            raise InvalidArgument("failure_probability", failure, "must be in (0, 1) if certified, and 0 otherwise")
 
     @property
     def is_guarantee(self) -> bool:
@@ -78,8 +76,7 @@ class Statement:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Statement:
         """Rebuilds a statement from `to_json`."""
-        own = {name: part for name, part in value.items() if name != "is_guarantee"}
-        body = Fields("statement", own, cls)
+        body = Fields("statement", value, cls, derived=("is_guarantee",))
         statement = cls(
             adjacency=body.member("adjacency", Adjacency),
             sampling=body.text("sampling"),
@@ -87,6 +84,6 @@ class Statement:
             source=body.text("source"),
             failure_probability=body.real("failure_probability", 0.0, 1.0),
         )
-        if value.get("is_guarantee") is not statement.is_guarantee:
-            raise InvalidArgument("is_guarantee", value.get("is_guarantee"), "must follow from the standing")
+        if body.truth("is_guarantee") is not statement.is_guarantee:
+            raise InvalidArgument("is_guarantee", body.truth("is_guarantee"), "must follow from the standing")
         return statement

@@ -108,6 +108,8 @@ def audit(
     if trials is not None:
         count("trials", trials)
     system = system or RealSystem(plan)
+    if not plan.accountant.covers(plan.scheme.law):
+        raise plan.accountant.no_attack(plan.run)
     whitening = Whitening(plan.strategy)
     attack = plan.accountant.attack(plan.run, plan.guarantee.adjacency, whitening)
     random = np.random.default_rng(secrets.randbits(128) if seed is None else [count("seed", seed, at_least=0)])

@@ -11,7 +11,7 @@ import numpy as np
 from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
 from galton.batching.laws import KnownBin, Law, OncePerEpoch
 from galton.batching.words import Words
-from galton.errors import count
+from galton.errors import InvalidArgument, count
 from galton.strategies.base import Strategy
 
 
@@ -105,6 +105,11 @@ class Shuffle(FixedOrder):
 
     kind: ClassVar[str] = "shuffle"
     reshuffle: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.reshuffle, bool):
+            raise InvalidArgument("reshuffle", self.reshuffle, "must be true or false")
 
     @property
     def _anew(self) -> bool:

@@ -20,7 +20,8 @@ batch's members and independent randomness only:
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,11 +64,17 @@ class Truncation:
         return {"physical": own.pop("padded_batch_size"), **own}
 
     @classmethod
-    def from_json(cls, value: dict[str, float]) -> Truncation:
+    def from_json(cls, value: dict[str, Any]) -> Truncation:
         """Rebuilds a prediction from `to_json`."""
         body = Fields("truncation", value, cls, {"padded_batch_size": ("physical",)})
-        numbers = {field.name: body.real(field.name, 0.0) for field in fields(cls)[1:]}
-        return cls(padded_batch_size=body.count("physical", 1), **numbers)
+        return cls(
+            padded_batch_size=body.count("physical", 1),
+            per_batch=body.real("per_batch", 0.0, 1.0),
+            probability=body.real("probability", 0.0, 1.0),
+            probability_lower=body.real("probability_lower", 0.0, 1.0),
+            expected=body.real("expected", 0.0),
+            displacement=body.real("displacement", 0.0, 1.0),
+        )
 
 
 def truncation(scheme: Scheme, padded_batch_size: int) -> Truncation:

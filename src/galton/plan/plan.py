@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from galton.accountants import Accountant, Evidence, Run, check_covered, find_ac
 from galton.batching import Batches, Scheme, Truncation, scheme_from_json
 from galton.batching import truncation as exact_truncation
 from galton.errors import InvalidArgument, count, positive
+from galton.fields import Fields
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Guarantee
 from galton.strategies import Strategy
@@ -41,6 +42,12 @@ class Leak:
     epsilon: float | None
     delta: float
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Leak:
+        """Rebuilds it from a plan."""
+        body = Fields("if_batches_leak", value, cls, derived=("statement",))
+        return cls(body.real_or_none("epsilon", 0.0), body.real("delta", 0.0, 1.0))
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -50,6 +57,12 @@ class Alternative:
     description: str
     rmse: float
     standing: str
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Alternative:
+        """Rebuilds it from a plan."""
+        body = Fields("alternatives", value, cls)
+        return cls(body.text("name"), body.text("description"), body.real("rmse", 0.0), body.text("standing"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +108,10 @@ class Plan:
     versions: dict[str, str]
 
     def __post_init__(self) -> None:
-        count("bins", self.bins)
-        count("padded_batch_size", self.padded_batch_size)
-        positive("clip_norm", self.clip_norm)
-        positive("noise_multiplier", self.noise_multiplier)
-        positive("rmse", self.rmse)
+        for name in ("bins", "padded_batch_size"):
+            object.__setattr__(self, name, count(name, getattr(self, name)))
+        for name in ("clip_norm", "noise_multiplier", "sensitivity", "rmse"):
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
         if self.strategy.rounds != self.scheme.rounds:
             raise InvalidArgument(
                 "strategy", self.strategy.rounds, f"must have the rounds of the batches, {self.rounds}"
@@ -238,31 +250,33 @@ class Plan:
         }
 
 
-def plan_from_json(body: dict[str, Any], strategy: Strategy) -> Plan:
+def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
     """Rebuilds a plan from `Plan.to_json()` and its strategy.
 
     What a plan says twice must agree, and its evidence must be evidence for what it claims.
     """
-    batching, guarantee, noise, error = body["batching"], body["guarantee"], body["noise"], body["error"]
-    truncation = Truncation.from_json(batching["truncation"])
+    body = Fields("plan", value)
+    batching, noise, error = body.inner("batching"), body.inner("noise"), body.inner("error")
+    truncation = Truncation.from_json(batching.mapping("truncation"))
+    accountant = find_accountant(body.inner("evidence").text("accountant"))
     plan = Plan(
-        guarantee=Guarantee.from_json(guarantee),
-        scheme=scheme_from_json(batching["scheme"]),
-        bins=batching["batches_per_epoch"],
+        guarantee=Guarantee.from_json(body.mapping("guarantee")),
+        scheme=scheme_from_json(batching.mapping("scheme")),
+        bins=batching.count("batches_per_epoch"),
         padded_batch_size=truncation.padded_batch_size,
         truncation=truncation,
-        clip_norm=body["clipping"]["clip_norm"],
+        clip_norm=body.inner("clipping").real("clip_norm"),
         strategy=strategy,
-        spec=body["strategy"]["spec"],
-        noise_multiplier=noise["noise_multiplier"],
-        sensitivity=noise["sensitivity"],
-        evidence=find_accountant(body["evidence"]["accountant"]).evidence_from_json(body["evidence"]),
-        leak=Leak(**{field.name: guarantee["if_batches_leak"][field.name] for field in fields(Leak)}),
-        workload=error["workload"],
-        rmse=error["rmse"],
-        alternatives=tuple(Alternative(**alternative) for alternative in error["alternatives"]),
-        created=body["created"],
-        versions=body["versions"],
+        spec=body.inner("strategy").text("spec"),
+        noise_multiplier=noise.real("noise_multiplier"),
+        sensitivity=noise.real("sensitivity"),
+        evidence=accountant.evidence_from_json(body.mapping("evidence")),
+        leak=Leak.from_json(body.inner("guarantee").mapping("if_batches_leak")),
+        workload=error.text("workload"),
+        rmse=error.real("rmse"),
+        alternatives=tuple(Alternative.from_json(part) for part in error.sequence("alternatives")),
+        created=body.text("created"),
+        versions=body.texts("versions"),
     )
     plan.check()
     _check_derived("if_batches_leak", asdict(plan.leak), asdict(leaked(plan)))
@@ -294,6 +308,10 @@ def leaked_mu(plan: Plan) -> float:
 def _check_derived(name: str, given: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Refuses numbers that do not follow from the rest; platforms may differ in the last digits."""
     for part, value in wanted.items():
-        same = given[part] is None if value is None else math.isclose(given[part], value, rel_tol=1e-6)
+        stated = given[part]
+        if stated is None or value is None:
+            same = stated is value
+        else:
+            same = math.isclose(stated, value, rel_tol=1e-6)
         if not same:
-            raise InvalidArgument(f"{name}.{part}", given[part], f"must be {value}, which follows from the rest")
+            raise InvalidArgument(f"{name}.{part}", stated, f"must be {value}, which follows from the rest")
