@@ -240,7 +240,7 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
     "nothing proved": (
         "balls-in-bins",
         {(*CERTIFICATE, "delta"): to(0.95), (*CERTIFICATE, "delta_upper"): to(0.95)},
-        "largest of all directions",
+        "largest over the directions",
     ),
     "nothing proved in any direction": (
         "balls-in-bins",
@@ -248,6 +248,7 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
             (*CERTIFICATE, "delta"): to(0.95),
             (*CERTIFICATE, "delta_upper"): to(0.95),
             (*CERTIFICATE, "by_direction", 0, "delta_upper"): to(0.95),
+            (*CERTIFICATE, "statement"): to("(4, 0.95)-DP under add-or-remove adjacency"),
         },
         "delta = ",
     ),
@@ -264,7 +265,11 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
     ),
     "rejected all along": (
         "balls-in-bins",
-        {(*CERTIFICATE, "accepted"): to(False), (*CERTIFICATE, "by_direction", 1, "accepted"): to(False)},
+        {
+            (*CERTIFICATE, "accepted"): to(False),
+            (*CERTIFICATE, "by_direction", 1, "accepted"): to(False),
+            (*CERTIFICATE, "statement"): to("Rejected: nothing may be claimed."),
+        },
         "evidence.accepted = False",
     ),
     "one direction": ("balls-in-bins", {(*CERTIFICATE, "by_direction"): lambda old: old[:1]}, "by_direction"),
@@ -272,7 +277,11 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
     "no attempt": ("balls-in-bins", {(*CERTIFICATE, "attempts"): to(0)}, "certificate.attempts = 0"),
     "many attempts": (
         "balls-in-bins",
-        {(*CERTIFICATE, "attempts"): to(1000), (*CERTIFICATE, "failure_probability"): to(1e-3)},
+        {
+            (*CERTIFICATE, "attempts"): to(1000),
+            (*CERTIFICATE, "failure_probability"): to(1e-3),
+            (*CERTIFICATE, "statement"): to("(4, 0.001994)-DP under add-or-remove adjacency"),
+        },
         "delta = ",
     ),
     "another strategy": ("balls-in-bins", {(*CERTIFICATE, "strategy"): to("sha256:0")}, "evidence.strategy"),
