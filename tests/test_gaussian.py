@@ -12,13 +12,17 @@ from dp_accounting.pld import privacy_loss_mechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from galton.accounting import delta_upper_bound
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from galton.pair import dominating_pair
+from galton.strategies import identity
 
 MUS = np.geomspace(0.01, 50.0, 30)
 EPSILONS = np.concatenate(([0.0], np.geomspace(1e-3, 500.0, 40)))
 
 CASES = [(eps, mu) for mu in (0.05, 0.3, 1.0, 4.0, 20.0) for eps in (0.0, 0.01, 0.5, 2.0, 8.0, 40.0)]
+CASES += [(ratio * mu, mu) for mu in (1e-12, 1e-9, 1e-7, 1e-3, 0.4999, 0.5001) for ratio in (1e-3, 0.1, 1.0, 6.0, -2.0)]
 CASES += [(150.0, 20.0), (300.0, 20.0), (-0.5, 0.3), (-2.0, 1.0), (-8.0, 4.0)]
 
 
@@ -144,3 +148,23 @@ def test_mu_is_the_largest_at_the_ends_of_its_range(epsilon: float, delta: float
 def test_bad_values_are_refused_by_name(call: Callable[[], float], argument: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{argument} = "):
         call()
+
+
+@pytest.mark.parametrize("multiplier", [1e3, 1e7, 1e12])
+@pytest.mark.parametrize("ratio", [0.01, 1.0, 5.0])
+def test_one_bin_with_very_much_noise_is_not_rounded_down(multiplier: float, ratio: float) -> None:
+    """The difference of two normal probabilities loses all its digits here."""
+    pair = dominating_pair(identity(4), bins=1, noise_multiplier=multiplier)
+    epsilon = ratio / multiplier
+    exact = integral(epsilon, 1 / multiplier)
+    assert exact * (1 - 1e-10) <= delta_upper_bound(pair, epsilon) <= exact * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(math.inf, 0.0), (-math.inf, 1.0)])
+def test_infinite_epsilons_have_a_delta(epsilon: float, delta: float) -> None:
+    assert gaussian_delta(epsilon, 1.0) == delta
+
+
+def test_an_epsilon_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="epsilon = nan"):
+        gaussian_delta(math.nan, 1.0)

@@ -1,4 +1,4 @@
-"""Poisson sampling: DP-SGD, and banded strategies with cyclic Poisson sampling, by the PLD of dp-accounting."""
+"""Poisson sampling: DP-SGD, and banded strategies with cyclic Poisson sampling, by composed privacy losses."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from galton.accountants.attacks import Attack, period_of, unknown_coins
 from galton.accountants.base import Accountant, Compared
+from galton.accountants.composition import FAR, Composition, subsampled_step
 from galton.accountants.curve import Curve, point_by_point
 from galton.accountants.figure import Figure
-from galton.accountants.peers import privacy_loss_distribution
 from galton.accountants.search import least_noise
 from galton.accountants.setting import Run
 from galton.accountants.statement import Standing, Statement
 from galton.accounting import Options
 from galton.batching import Scheme
 from galton.batching.laws import Coins, GroupCoins, Law
-from galton.errors import InvalidArgument, count, positive
+from galton.errors import InvalidArgument, count, non_negative, positive
+from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Guarantee
 from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
+
+_LARGEST_EPSILON, _LEAST_EPSILON = 1e5, 1e-9
 
 
 class CyclicPoisson(Accountant):
@@ -45,7 +48,7 @@ class CyclicPoisson(Accountant):
         adjacency=Adjacency.ADD_OR_REMOVE,
         sampling="cyclic Poisson: W groups of examples in turn, each example of the group with probability W / bins",
         standing=Standing.UPPER_BOUND,
-        source="dp-accounting PLD, connect-the-dots, pessimistic",
+        source="privacy loss distribution, connect-the-dots, rounding bounded",
     )
 
     def covers(self, law: Law) -> bool:
@@ -60,11 +63,12 @@ class CyclicPoisson(Accountant):
         self.check_adjacency(guarantee.adjacency)
         strategy.check_bins(bins)
         bands, most = strategy.bands, self.most_bands(bins)
+        claim = guarantee.epsilon, guarantee.delta, guarantee.adjacency
         if bands > most:
             raise InvalidArgument(
                 "strategy", f"{bands} bands", f"must have at most {most} bands for {self.name} batches"
             )
-        column = column_multiplier(bands / bins, -(-strategy.rounds // bands), guarantee.epsilon, guarantee.delta)
+        column = column_multiplier(bands / bins, -(-strategy.rounds // bands), *claim)
         ratio = strategy.column_norm() / strategy.sensitivity(bins) * (1 + 1e-12)
         statement = self.stated(guarantee)
         if bands == 1:
@@ -73,16 +77,18 @@ class CyclicPoisson(Accountant):
 
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         self.check_adjacency(adjacency)
-        composed = _composed(run.column_multiplier, run.scheme.sampling_probability, _steps(run))
-        return float(composed.get_epsilon_for_delta(delta))
+        chance = run.scheme.sampling_probability
+        return subsampled_epsilon(run.column_multiplier, chance, _steps(run), delta, adjacency)
 
     def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
         self.check_adjacency(guarantee.adjacency)
         column, chance, steps = run.column_multiplier, run.scheme.sampling_probability, _steps(run)
         uppers = point_by_point(
-            epsilons, lambda epsilon: subsampled_delta(column, chance, steps, epsilon), options.progress
+            epsilons,
+            lambda epsilon: subsampled_delta(column, chance, steps, epsilon, guarantee.adjacency),
+            options.progress,
         )
-        words = "Upper bound at every ε, with certainty: privacy loss distribution of dp-accounting, pessimistic."
+        words = "Upper bound at every ε, with certainty: composed privacy loss distribution, rounding included."
         return Curve(tuple(epsilons), uppers, (), words, guarantee.adjacency)
 
     def attack(self, run: Run, adjacency: Adjacency, whitening: Whitening) -> Attack:
@@ -102,7 +108,7 @@ class Poisson(CyclicPoisson):
         adjacency=Adjacency.ADD_OR_REMOVE,
         sampling="Poisson: every example in every round with probability 1 / bins",
         standing=Standing.UPPER_BOUND,
-        source="dp-accounting PLD, connect-the-dots, pessimistic",
+        source="privacy loss distribution, connect-the-dots, rounding bounded",
     )
 
     def covers(self, law: Law) -> bool:
@@ -130,42 +136,81 @@ def coin_attack(accountant: Accountant, run: Run, whitening: Whitening) -> Attac
     return unknown_coins(run, whitening)
 
 
-def subsampled_delta(noise_multiplier: float, probability_of_use: float, steps: int, epsilon: float) -> float:
+def subsampled_delta(
+    noise_multiplier: float,
+    probability_of_use: float,
+    steps: int,
+    epsilon: float,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
+) -> float:
     """Returns an upper bound on delta of `steps` Poisson-subsampled Gaussian mechanisms of sensitivity 1.
 
-    Formal guarantee: the discretised privacy loss distribution dominates the true one in both directions of
-    add-or-remove adjacency (connect-the-dots), so that the value is not below the truth, up to float64 arithmetic.
+    Formal guarantee: not below the truth at any delta, rounding included: every step is dominated by one on a grid of
+    losses, and their composition adds what the FFT's rounding can hide (docs/mechanisms.md).
+
+    Args:
+      noise_multiplier: standard deviation of the noise of one step.
+      probability_of_use: that an example is in the batch of a step.
+      steps: number of steps.
+      epsilon: where.
+      adjacency: add-or-remove, add, remove or zero-out.
+
+    Returns:
+      A number from 0 to 1.
+
+    Example:
+      >>> round(subsampled_delta(1.0, 0.01, 1000, 1.0), 5)
+      0.00261
     """
     positive("noise_multiplier", noise_multiplier)
     count("steps", steps)
+    non_negative("epsilon", epsilon)
     if not 0 < probability_of_use <= 1:
         raise InvalidArgument("probability_of_use", probability_of_use, "must be above 0 and at most 1")
-    return min(1.0, float(_composed(noise_multiplier, probability_of_use, steps).get_delta_for_epsilon(epsilon)))
-
-
-def _composed(noise_multiplier: float, probability_of_use: float, steps: int) -> Any:
-    """The privacy loss distribution of all steps together, pessimistic."""
-    step = privacy_loss_distribution().from_gaussian_mechanism(
-        noise_multiplier,
-        sampling_prob=probability_of_use,
-        value_discretization_interval=loss_interval(probability_of_use, noise_multiplier),
-        pessimistic_estimate=True,
-        use_connect_dots=True,
+    Poisson().check_adjacency(Adjacency(adjacency))
+    if probability_of_use == 1:  # nothing is left to chance
+        return min(1.0, gaussian_delta(epsilon, math.sqrt(steps) / noise_multiplier) * (1 + 1e-9))
+    interval = loss_interval(probability_of_use, noise_multiplier)
+    return max(
+        Composition(subsampled_step(noise_multiplier, probability_of_use, direction, interval), steps).delta(epsilon)
+        for direction in Adjacency(adjacency).directions
     )
-    return step.self_compose(steps)
+
+
+def subsampled_epsilon(
+    noise_multiplier: float, probability_of_use: float, steps: int, delta: float, adjacency: Adjacency
+) -> float:
+    """Returns an epsilon, within 0.1% of the least, at which `subsampled_delta` is at most delta."""
+
+    def enough(epsilon: float) -> bool:
+        return subsampled_delta(noise_multiplier, probability_of_use, steps, epsilon, adjacency) <= delta
+
+    low, high = 0.0, 1.0
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > _LARGEST_EPSILON:
+            return math.inf
+    while high - low > 1e-3 * high and high > _LEAST_EPSILON:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def loss_interval(probability_of_use: float, noise_multiplier: float) -> float:
     """Returns a grid of losses good to 1e-3 of the noise: 3% of the spread q sqrt(e^(1/s^2) - 1) of one step.
 
-    The error of connected dots is of second order in the interval over the spread, whatever the number of steps.
+    The error of connected dots is of second order in the interval over the spread, whatever the number of steps. A step
+    has at most about a million losses.
     """
     spread = probability_of_use * math.sqrt(math.expm1(min(noise_multiplier**-2, 100.0)))
-    return min(max(0.03 * spread, 1e-5), 1e-3)
+    span = (FAR + 1 / noise_multiplier) / noise_multiplier
+    return max(min(0.03 * spread, 1e-3), span / 2**20)
 
 
 @lru_cache(maxsize=1024)
-def column_multiplier(probability_of_use: float, steps: int, epsilon: float, delta: float) -> float:
+def column_multiplier(
+    probability_of_use: float, steps: int, epsilon: float, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
+) -> float:
     """Returns the noise multiplier of one subsampled Gaussian step of sensitivity 1 for this many steps.
 
     >>> round(column_multiplier(0.01, 100, 1.0, 1e-5), 2)
@@ -173,6 +218,6 @@ def column_multiplier(probability_of_use: float, steps: int, epsilon: float, del
     """
 
     def at(noise_multiplier: float) -> float:
-        return subsampled_delta(noise_multiplier, probability_of_use, steps, epsilon)
+        return subsampled_delta(noise_multiplier, probability_of_use, steps, epsilon, adjacency)
 
     return least_noise(at, delta, guess=1.0)

@@ -1,0 +1,253 @@
+"""Composition of subsampled Gaussian steps: an upper bound on delta, rounding included (docs/mechanisms.md).
+
+The privacy loss of one step is put on a grid so that it dominates; the sum of all steps is found by FFT under an
+exponential tilt that puts epsilon in the middle of the distribution, so that the FFT's rounding error is relative to
+delta and not to 1; and that error is bounded and added.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ndtr
+
+from galton.errors import FloatArray, GaltonError
+from galton.guarantee import Direction
+
+UNIT = 2.0**-53
+FAR = 12.5
+"""A standard normal is beyond this with probability below 4e-36: what is there counts as a loss of infinity."""
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+_MASS_ERROR = 1e-12
+"""Relative error of the mass of a cell: quadrature of the density, or differences of `ndtr` over wide cells."""
+_LOST = 1e-290
+"""Mass that may have underflowed."""
+_TAIL = 60.0
+"""What leaves the window of the FFT has a probability below e^-60 times delta's scale; it is added."""
+_MOST_CELLS = 1 << 24
+_NEWTON_STEPS = 60
+_LARGEST_TILT = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class LossGrid:
+    """The privacy loss of one step, on multiples of `interval`, dominating the true one.
+
+    Attributes:
+      interval: distance of two losses.
+      first: losses are (first + index) * interval.
+      masses: masses of the losses; together with `infinite` they may exceed 1 by rounding.
+      infinite: mass of an infinite loss.
+    """
+
+    interval: float
+    first: int
+    masses: FloatArray
+    infinite: float
+
+    @property
+    def losses(self) -> FloatArray:
+        """The losses."""
+        return np.asarray(self.first + np.arange(self.masses.size), np.float64) * self.interval
+
+
+@lru_cache(maxsize=64)
+def subsampled_step(
+    noise_multiplier: float, probability_of_use: float, direction: Direction, interval: float
+) -> LossGrid:
+    """Returns the loss of one Poisson-subsampled Gaussian step of sensitivity 1.
+
+    The intervals on which the loss lies between two points of the grid are cells. A cell's mass goes to its two ends
+    so that both its probabilities are kept: a mean-preserving spread of the likelihood ratio, which dominates. Errors
+    of masses raise them; errors of the split move mass upwards.
+    """
+    s, q = noise_multiplier, probability_of_use
+    mixture_first = direction is Direction.MIXTURE_FIRST
+    highest = _loss((FAR + 1 / s) if mixture_first else FAR, s, q)
+    lowest = max(_loss(-FAR, s, q), -1e300)
+    start, stop = math.floor(lowest / interval), math.ceil(highest / interval)
+    if stop - start > _MOST_CELLS:
+        raise GaltonError(f"composition: noise multiplier {s:g} needs a grid of {stop - start} losses, too many")
+    losses = np.arange(start, stop + 1, dtype=np.float64) * interval
+    edges = _observation(losses, s, q)
+    plain, shifted = _masses(edges, 0.0), _masses(edges, 1 / s)
+    with_example = (1 - q) * plain + q * shifted
+    above_plain, above_shifted = float(ndtr(-edges[-1])), float(ndtr(1 / s - edges[-1]))
+    below_plain, below_shifted = float(ndtr(edges[0])), float(ndtr(edges[0] - 1 / s))
+    if mixture_first:
+        numerator, denominator, lower = with_example, plain, losses[:-1]
+        below, above = (1 - q) * below_plain + q * below_shifted, (1 - q) * above_plain + q * above_shifted
+    else:  # the loss is the negative one: cells in reverse
+        numerator, denominator, lower = plain[::-1], with_example[::-1], -losses[:0:-1]
+        below, above = above_plain, below_plain
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (1 - denominator / numerator * np.exp(lower)) / -math.expm1(-interval)
+    # What rounding of an edge does to its loss, or of masses to their ratio, moves mass upwards instead.
+    loss = lower if mixture_first else -lower
+    edge_error = 4 + abs(math.log(q)) + (1 + 1 / s) ** 2 + 2 * FAR / s + np.abs(loss) + np.exp(-np.minimum(loss, 0.0))
+    moved = (16 * UNIT * edge_error + 4 * _MASS_ERROR) / -math.expm1(-interval)
+    share = np.where(np.isfinite(share), np.clip(share + moved, 0.0, 1.0), 1.0)
+    masses = np.zeros(losses.size)
+    masses[1:] += numerator * share
+    masses[:-1] += numerator * (1 - share)
+    masses[0] += below
+    first = start if mixture_first else -stop
+    return LossGrid(interval, first, masses * (1 + 2 * _MASS_ERROR), above * (1 + 1e-9) + _LOST)
+
+
+def _loss(observation: float, s: float, q: float) -> float:
+    """log of (1 - q + q e^(u/s - 1/(2 s^2))) at an observation u in units of the noise."""
+    exponent = observation / s - 0.5 / s**2
+    if q == 1:
+        return exponent
+    return float(np.logaddexp(math.log1p(-q), math.log(q) + exponent))
+
+
+def _observation(losses: FloatArray, s: float, q: float) -> FloatArray:
+    """The inverse of `_loss`; minus infinity below its range."""
+    if q == 1:
+        return np.asarray(s * losses + 0.5 / s)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        small = np.log(np.maximum(np.expm1(np.minimum(losses, 1.0)) + q, 0.0))
+        large = losses + np.log1p(-(1 - q) * np.exp(-np.maximum(losses, 0.0)))
+    return np.asarray(s * (np.where(losses < 1.0, small, large) - math.log(q)) + 0.5 / s)
+
+
+def _masses(edges: FloatArray, mean: float) -> FloatArray:
+    """Probabilities of a normal of this mean between neighbouring edges, with a small relative error each."""
+    low, high = edges[:-1] - mean, edges[1:] - mean
+    width, middle = high - low, (high + low) / 2
+    narrow = np.isfinite(middle) & (width * (1 + np.abs(middle)) < 1)
+    result = np.zeros(low.size)
+    points = middle[narrow, None] + width[narrow, None] / 2 * _NODES
+    density = np.exp(-np.square(points) / 2) @ _WEIGHTS
+    result[narrow] = density * width[narrow] / 2 / math.sqrt(2 * math.pi)
+    left, right = low[~narrow], high[~narrow]
+    mirrored = left > 0
+    left, right = np.where(mirrored, -right, left), np.where(mirrored, -left, right)
+    result[~narrow] = ndtr(right) - ndtr(left)
+    return np.maximum(result, 0.0)
+
+
+class Composition:
+    """The sum of independent losses: `steps` of them, all alike.
+
+    Formal guarantee: `delta(epsilon)` is not below E(1 - e^(epsilon - S))_+ for the sum S of the losses, whatever the
+    rounding of this arithmetic, if exp, log and the normal distribution function are right to 1e-13 and the FFT
+    has the error of the standard algorithm (Higham, Theorem 24.2, times 4).
+    """
+
+    def __init__(self, step: LossGrid, steps: int) -> None:
+        self._step, self._steps = step, steps
+        kept = step.masses > 0
+        self._log_masses = np.log(step.masses[kept])
+        self._losses = step.losses[kept]
+
+    def _moments(self, tilt: float) -> tuple[float, float, float]:
+        """log E e^(tilt loss), and mean and variance of the loss under the tilt."""
+        exponents = self._log_masses + tilt * self._losses
+        top = float(exponents.max())
+        weights = np.exp(exponents - top)
+        total = float(weights.sum())
+        mean = float(weights @ self._losses) / total
+        variance = float(weights @ np.square(self._losses - mean)) / total
+        return top + math.log(total), mean, variance
+
+    def _tilt_for(self, epsilon: float) -> float:
+        """The tilt, at least 0, under which the sum has about mean epsilon: any tilt is valid, this one is sharp."""
+        wanted, tilt, low, high = epsilon / self._steps, 0.0, 0.0, _LARGEST_TILT
+        for _ in range(_NEWTON_STEPS):
+            _, mean, variance = self._moments(tilt)
+            if abs(mean - wanted) < 0.02 * math.sqrt(variance / self._steps):
+                break
+            low, high = (tilt, high) if mean < wanted else (low, tilt)
+            tilt = tilt + (wanted - mean) / max(variance, 1e-300)
+            if not low < tilt < high:
+                tilt = (low + min(high, max(2 * low, 1.0))) / 2
+            if tilt < 1e-12:
+                return 0.0
+        return tilt
+
+    def _reach(self, tilt: float, sign: int) -> float:
+        """A sum beyond which (above for +1, below for -1) the tilted distribution has a mass below e^-_TAIL.
+
+        By Chernoff's bound: P(S >= t) <= exp(log E e^(a S) - a t) for every a.
+        """
+        log_scale, _, variance = self._moments(tilt)
+        spread = math.sqrt(self._steps * variance) + self._step.interval
+        far = math.inf
+        for factor in (0.3, 1.0, 3.0, 7.0, 11.0, 18.0, 40.0):
+            more = sign * factor / spread
+            gain = self._steps * (self._moments(tilt + more)[0] - log_scale)
+            far = min(far, (gain + _TAIL) / abs(more))
+        return sign * far
+
+    def delta(self, epsilon: float) -> float:
+        """Returns an upper bound on delta at this epsilon, at most 1."""
+        step, steps = self._step, self._steps
+        infinite = -math.expm1(steps * math.log1p(-min(step.infinite, 0.5)))
+        if steps == 1:
+            alone = float(step.masses @ -np.expm1(np.minimum(epsilon - step.losses, 0.0)))
+            return min(1.0, alone * (1 + 1e-12) + infinite * (1 + 1e-9))
+        tilt = self._tilt_for(epsilon)
+        log_scale, _, _ = self._moments(tilt)
+        top, bottom = self._reach(tilt, 1), self._reach(tilt, -1)
+        offset = math.floor(bottom / step.interval)
+        cells = max(math.ceil(top / step.interval) - offset + 2, step.masses.size)
+        size = 1 << max(4, (cells - 1).bit_length())
+        if size > _MOST_CELLS:
+            raise GaltonError(f"composition: {steps} steps need a grid of {size} losses, too many")
+        tilted = np.zeros(size)
+        with np.errstate(divide="ignore", under="ignore"):
+            tilted[: step.masses.size] = np.exp(np.log(step.masses) + tilt * step.losses - log_scale)
+        transform = np.fft.rfft(tilted)
+        magnitude = np.abs(transform)
+        with np.errstate(divide="ignore", under="ignore"):
+            power = np.exp(steps * np.log(magnitude)) * np.exp(1j * steps * np.angle(transform))
+        summed = np.fft.irfft(power, size)
+        # Cell i of the circular sum stands for all sums of steps * first + i modulo size; the window picks one each.
+        positions = np.arange(offset, offset + size)
+        window = summed[(positions - steps * step.first) % size]
+        sums = positions * step.interval
+        above = sums > epsilon
+        gap = sums[above] - epsilon
+        values = np.exp(-tilt * gap) * -np.expm1(-gap)
+        norm = float(np.sqrt(np.square(tilted).sum()))
+        inside = float(values @ np.maximum(window[above], 0.0)) + _hidden(magnitude, steps, size, norm, values)
+        log_front = steps * log_scale - tilt * epsilon
+        exponents = float((np.abs(self._log_masses) + tilt * np.abs(self._losses)).max())
+        units = 4 * steps * (64 + math.log2(size) + 2 * exponents) + 64 * (1 + abs(log_front))
+        rounding = math.exp(min(units * UNIT, 700.0))
+        # Beyond the window: P(S > top) <= e^(steps log_scale - tilt top) times the tilted mass there.
+        beyond = math.exp(min(0.0, steps * log_scale - tilt * (offset + size - 1) * step.interval - _TAIL))
+        return min(1.0, math.exp(min(log_front, 700.0)) * inside * rounding + beyond * rounding + infinite * (1 + 1e-9))
+
+
+def _hidden(magnitude: FloatArray, steps: int, size: int, norm: float, values: FloatArray) -> float:
+    """Bounds how far values . irfft(rfft(x)^steps) can be from the truth, by what rounding does to the transforms.
+
+    A transform of x has an error of norm at most c |x| sqrt(size), c = 28 log2(size) units of rounding; a power of
+    `steps` multiplies an error by at most steps * (largest magnitude)^(steps - 1), and log, angle and exp add a few
+    units of `steps` each; the inverse transform adds c times the norm of what it is given. Entry by entry
+    (Cauchy-Schwarz over frequencies), or all entries together (over cells): the smaller holds.
+
+    Args:
+      magnitude: of the computed transform.
+      steps: the power.
+      size: of the transform; half of its frequencies are stored.
+      norm: |x|.
+      values: what the entries are weighted with.
+    """
+    relative = 28 * math.log2(size) * UNIT
+    largest = magnitude + relative * norm * math.sqrt(size)
+    with np.errstate(under="ignore"):
+        grown = np.exp(steps * np.log(largest))
+        slopes = steps * grown / largest
+    power_norm = math.sqrt(2 * float(np.square(grown).sum()) / size)
+    computing = (32 * steps * UNIT + relative) * power_norm
+    by_entry = relative * norm * math.sqrt(2 * float(np.square(slopes).sum()) / size) + computing
+    together = relative * norm * float(slopes.max()) + computing
+    return min(by_entry * float(values.sum()), together * float(np.sqrt(np.square(values).sum()))) + _LOST
