@@ -22,7 +22,7 @@ MUS = np.geomspace(0.01, 50.0, 30)
 EPSILONS = np.concatenate(([0.0], np.geomspace(1e-3, 500.0, 40)))
 
 CASES = [(eps, mu) for mu in (0.05, 0.3, 1.0, 4.0, 20.0) for eps in (0.0, 0.01, 0.5, 2.0, 8.0, 40.0)]
-CASES += [(ratio * mu, mu) for mu in (1e-12, 1e-9, 1e-7, 1e-3, 0.4999, 0.5001) for ratio in (1e-3, 0.1, 1.0, 6.0, -2.0)]
+TINY = [(ratio * mu, mu) for mu in (1e-12, 1e-9, 1e-7, 1e-3, 0.4999, 0.5001) for ratio in (1e-3, 0.1, 1.0, 6.0, -2.0)]
 CASES += [(150.0, 20.0), (300.0, 20.0), (-0.5, 0.3), (-2.0, 1.0), (-8.0, 4.0)]
 
 
@@ -38,7 +38,7 @@ def integral(epsilon: float, mu: float) -> float:
     return float((half * weights * density * -np.expm1(-mu * u)).sum())
 
 
-@pytest.mark.parametrize(("epsilon", "mu"), CASES)
+@pytest.mark.parametrize(("epsilon", "mu"), [*CASES, *TINY])
 def test_delta_is_the_hockey_stick_integral(epsilon: float, mu: float) -> None:
     """A relative 1e-10 even where delta is 1e-300; below that only the absolute value counts."""
     assert gaussian_delta(epsilon, mu) == pytest.approx(integral(epsilon, mu), rel=1e-10, abs=1e-300)
