@@ -94,12 +94,12 @@ class Sampler(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arrays of JAX travel as NumPy's, which keep all 64 bits wherever they arrive."""
-        arrays = {name: np.asarray(one) for name, one in vars(self).items() if isinstance(one, jax.Array)}
-        return {"arrays": arrays, "others": {name: one for name, one in vars(self).items() if name not in arrays}}
+        arrays = {name: np.asarray(value) for name, value in vars(self).items() if isinstance(value, jax.Array)}
+        return {"arrays": arrays, "others": {name: value for name, value in vars(self).items() if name not in arrays}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         with wide_jax():
-            vars(self).update(state["others"], **{name: jnp.asarray(one) for name, one in state["arrays"].items()})
+            vars(self).update(state["others"], **{name: jnp.asarray(value) for name, value in state["arrays"].items()})
 
     def value_range(self, epsilon: float) -> float:
         """Returns R with 0 <= V(epsilon) <= R."""

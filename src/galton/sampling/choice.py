@@ -14,7 +14,7 @@ from galton.sampling.order_statistics import OrderStatisticsSampler
 from galton.sampling.plain import PlainSampler
 from galton.sampling.tilted import TiltedSampler
 
-_ORTHOGONAL = {one.name: one for one in (MaximumSampler, OrderStatisticsSampler)}
+_ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatisticsSampler)}
 """Samplers for orthogonal modes only (C = I): taken when asked for."""
 
 SAMPLERS = ("auto", "plain", "tilted", *_ORTHOGONAL)

@@ -32,12 +32,12 @@ def categorical(weights: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.
     blocks = jnp.pad(weights, ((0, 0), (0, groups * width - bins))).reshape(rows, groups, width)
     sums = blocks.sum(axis=-1)
     total = sums.sum(axis=-1)
-    group, rest = _invert(sums, uniform * total)
-    member, _ = _invert(jnp.take_along_axis(blocks, group[:, None, None], axis=1)[:, 0], rest)
+    group, rest = _invert_cumulative(sums, uniform * total)
+    member, _ = _invert_cumulative(jnp.take_along_axis(blocks, group[:, None, None], axis=1)[:, 0], rest)
     return jnp.minimum(group * width + member, bins - 1), total
 
 
-def _invert(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _invert_cumulative(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     """First index at which the running sum exceeds `target` (the last one with weight, if none), and what is left."""
     size = weights.shape[-1]
     running = jnp.matmul(weights, jnp.triu(jnp.ones((size, size), weights.dtype)), precision=jax.lax.Precision.HIGHEST)

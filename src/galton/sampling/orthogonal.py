@@ -46,8 +46,8 @@ class Orthogonal:
 
     def slack(self, moved: float) -> Slack:
         """Returns the slack of a sampler whose normals reach `moved`, drawn in float64 by inversion."""
-        one = loss_slack(self.modes, self.energy, 1.5 * self.energy, 0.0, "float64", moved)
-        return Slack(one.epsilon + DEPTH_ERROR * self.spread + self.common, one.lost + 2 * DEPTH_LOST)
+        rounding = loss_slack(self.modes, self.energy, 1.5 * self.energy, 0.0, "float64", moved)
+        return Slack(rounding.epsilon + DEPTH_ERROR * self.spread + self.common, rounding.lost + 2 * DEPTH_LOST)
 
 
 def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:

@@ -32,8 +32,8 @@ class PlainSampler(Sampler):
         sides = direction.sides
 
         def slack(name: str) -> Slack:
-            one = loss_slack(pair.modes, largest, 1.5 * largest, factor.residual, name)
-            return Slack(sides * one.epsilon, one.lost)
+            rounding = loss_slack(pair.modes, largest, 1.5 * largest, factor.residual, name)
+            return Slack(sides * rounding.epsilon, rounding.lost)
 
         self.direction = direction
         self.dtype = dtype or choose_dtype(slack)

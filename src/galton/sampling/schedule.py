@@ -90,5 +90,5 @@ def draws(
                     progress(f"{sampler.direction.value}, {sampler.name} sampler", done, samples)
                 yield draw
         finally:
-            for one in pending:
-                one.cancel()
+            for chunk in pending:
+                chunk.cancel()

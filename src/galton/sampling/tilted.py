@@ -112,31 +112,31 @@ def best_tilt(gram: FloatArray, direction: Direction, epsilon: float) -> Tilt:
     Every order gives a valid range, so that a search that ends early costs samples and never validity.
     """
     if direction is Direction.MIXTURE_FIRST:
-        return _climb(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))))
+        return _search_upwards(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))))
     if direction is Direction.REPLACE:
-        return _bisect(gram, epsilon, max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size))))
+        return _search_by_halving(gram, epsilon, max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size))))
     raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
 
 
-def _climb(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
+def _search_upwards(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
     """Order by order: the tail's factors do not depend on the order, and log R_t is convex in t."""
-    found = best = _tilt(gram, Direction.MIXTURE_FIRST, 1, 0.0)
+    current = best = _tilt(gram, Direction.MIXTURE_FIRST, 1, 0.0)
     log_tail = 0.0
     for order in range(2, largest + 1):
         if order == 2:
-            found = _tilt(gram, Direction.MIXTURE_FIRST, 2, 0.0)
+            current = _tilt(gram, Direction.MIXTURE_FIRST, 2, 0.0)
         else:
-            log_tail += _log_tail(gram, found.field, order)
-            log_bound = found.log_head + _log_shape(gram, order) + log_tail
-            found = Tilt(order, found.field, found.table, found.log_head, log_bound)
-        if found.log_range(epsilon) < best.log_range(epsilon):
-            best = found
+            log_tail += _log_tail(gram, current.field, order)
+            log_bound = current.log_head + _log_shape(gram, order) + log_tail
+            current = Tilt(order, current.field, current.table, current.log_head, log_bound)
+        if current.log_range(epsilon) < best.log_range(epsilon):
+            best = current
         elif order > 3:
             break
     return best
 
 
-def _bisect(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
+def _search_by_halving(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
     """For replace, where the field and so every factor depends on the order: doubling, then halving steps."""
     best = tilt(gram, Direction.REPLACE, 1)
     step = 1
@@ -176,9 +176,10 @@ class TiltedSampler(Sampler):
         sides = direction.sides
 
         def slack(name: str) -> Slack:
-            one = loss_slack(bins, largest, 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual, name)
+            reach, residual = 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual
+            rounding = loss_slack(bins, largest, reach, residual, name)
             choices = 4 * (self.order + 2) * bins * bins * ROUNDOFF
-            return Slack(sides * one.epsilon, one.lost + choices)
+            return Slack(sides * rounding.epsilon, rounding.lost + choices)
 
         self.dtype = dtype or choose_dtype(slack, self.order)
         self.slack = slack(self.dtype)
@@ -196,7 +197,7 @@ class TiltedSampler(Sampler):
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             key = chunk_key(seed, self.direction, index)
-            loss, statistic, log_weight = _tilted(
+            loss, statistic, log_weight = _losses(
                 key,
                 self._table,
                 self._field,
@@ -214,7 +215,7 @@ class TiltedSampler(Sampler):
 
 
 @partial(jax.jit, static_argnames=("head_size", "direction", "layout"))
-def _tilted(
+def _losses(
     key: jax.Array,
     table: jax.Array,
     field: jax.Array,
