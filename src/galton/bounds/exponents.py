@@ -29,12 +29,12 @@ class Bound(ABC):
 
     def failure_probability(self, mean: float, claim: float, samples: int, value_range: float = 1.0) -> float:
         """Returns a bound on Pr[the mean of `samples` values <= mean] for every truth of at least `claim`."""
-        q, p = _scaled(mean, claim, value_range)
+        q, p = _in_units_of_range(mean, claim, value_range)
         return math.exp(-count("samples", samples) * self.below(q, p))
 
     def samples_needed(self, mean: float, claim: float, failure: float, value_range: float = 1.0) -> int:
         """Returns how many samples make an observed `mean` prove `claim` with this failure probability."""
-        q, p = _scaled(mean, claim, value_range)
+        q, p = _in_units_of_range(mean, claim, value_range)
         rate = self.below(q, p)
         if not rate > 0:
             raise InvalidArgument("claim", claim, f"must be above the mean {mean}: no number of samples proves it")
@@ -42,13 +42,13 @@ class Bound(ABC):
 
     def upper(self, mean: float, samples: int, failure: float, value_range: float = 1.0) -> float:
         """Returns an upper confidence bound: below the truth with probability at most `failure`."""
-        q, _ = _scaled(mean, value_range, value_range)
+        q, _ = _in_units_of_range(mean, value_range, value_range)
         target = -math.log(probability("failure", failure)) / count("samples", samples)
         if not self.below(q, 1.0) > target:
             return value_range
         low, high = q, 1.0
         for _ in range(200):
-            middle = _between(low, high)
+            middle = _midpoint(low, high)
             if self.below(q, middle) > target:
                 high = middle
             else:
@@ -57,13 +57,13 @@ class Bound(ABC):
 
     def lower(self, mean: float, samples: int, failure: float, value_range: float = 1.0) -> float:
         """Returns a lower confidence bound: above the truth with probability at most `failure`."""
-        q, _ = _scaled(mean, value_range, value_range)
+        q, _ = _in_units_of_range(mean, value_range, value_range)
         target = -math.log(probability("failure", failure)) / count("samples", samples)
         if q == 0 or not self.above(q, 0.0) > target:
             return 0.0
         low, high = 0.0, q
         for _ in range(200):
-            middle = _between(low, high)
+            middle = _midpoint(low, high)
             if self.above(q, middle) > target:
                 low = middle
             else:
@@ -77,10 +77,10 @@ class Bernstein(Bound):
     name = "bernstein"
 
     def below(self, q: float, p: float) -> float:
-        return _ratio((p - q) ** 2, 8 * p / 3 - 2 * q / 3)
+        return _ratio_or_zero((p - q) ** 2, 8 * p / 3 - 2 * q / 3)
 
     def above(self, q: float, p: float) -> float:
-        return _ratio((q - p) ** 2, 4 * p / 3 + 2 * q / 3)
+        return _ratio_or_zero((q - p) ** 2, 4 * p / 3 + 2 * q / 3)
 
 
 class OneSided(Bound):
@@ -92,10 +92,10 @@ class OneSided(Bound):
     name = "one-sided"
 
     def below(self, q: float, p: float) -> float:
-        return _ratio((p - q) ** 2, 2 * p)
+        return _ratio_or_zero((p - q) ** 2, 2 * p)
 
     def above(self, q: float, p: float) -> float:
-        return _ratio((q - p) ** 2, 4 * p / 3 + 2 * q / 3)
+        return _ratio_or_zero((q - p) ** 2, 4 * p / 3 + 2 * q / 3)
 
 
 class ChernoffKL(Bound):
@@ -123,11 +123,11 @@ def _relative_entropy(q: float, p: float) -> float:
     return max(first + second, 0.0)
 
 
-def _ratio(numerator: float, denominator: float) -> float:
+def _ratio_or_zero(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator > 0 else 0.0
 
 
-def _between(low: float, high: float) -> float:
+def _midpoint(low: float, high: float) -> float:
     """Geometric middle where the interval spans orders of magnitude, else the arithmetic one."""
     if low > 0 and high > 2 * low:
         return math.sqrt(low) * math.sqrt(high)
@@ -136,7 +136,7 @@ def _between(low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def _scaled(mean: float, claim: float, value_range: float) -> tuple[float, float]:
+def _in_units_of_range(mean: float, claim: float, value_range: float) -> tuple[float, float]:
     positive("value_range", value_range)
     non_negative("mean", mean)
     positive("claim", claim)

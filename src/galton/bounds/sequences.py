@@ -162,8 +162,8 @@ class BettingTest:
             growth = self._zeros * math.log1p(bet * claim) + float(np.log1p(bet * (claim - self._hits)).sum())
             return -growth - 0.5 * math.log1p(bet * (claim - 1))
 
-        found = minimize_scalar(loss, bounds=(0.0, self._largest_bet), method="bounded", options={"xatol": 1e-4})
-        return float(found.x) if found.fun < 0 else 0.0
+        optimum = minimize_scalar(loss, bounds=(0.0, self._largest_bet), method="bounded", options={"xatol": 1e-4})
+        return float(optimum.x) if optimum.fun < 0 else 0.0
 
 
 def _log_growth(block: FloatArray, claims: FloatArray, bet: float) -> FloatArray:
