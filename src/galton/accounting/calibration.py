@@ -133,20 +133,20 @@ def _by_plain_samples(
     """The same plain samples at every multiplier: delta is then a smooth, decreasing function of it."""
     steps = 0
 
-    def mean(direction: Direction) -> Callable[[float], float]:
-        def at(multiplier: float) -> float:
+    def mean_for(direction: Direction) -> Callable[[float], float]:
+        def mean(multiplier: float) -> float:
             sampler = PlainSampler(pair.at(multiplier), direction)
             run = draws(sampler, options.budget(), derived_seed(seed, "fit"), options.pool, options.progress)
             return float(np.sum([sampler.values(draw, aim.epsilon).sum() for draw in run])) / options.budget()
 
-        return at
+        return mean
 
-    means = [mean(direction) for direction in aim.directions]
+    means = [mean_for(direction) for direction in aim.directions]
 
     def largest(multiplier: float) -> float:
         nonlocal steps
         steps += 1
-        return max(mean_at(multiplier) for mean_at in means)
+        return max(mean(multiplier) for mean in means)
 
     guess = min(bracket[1], multiplier_upper_bound(pair, aim))
     return solve(largest, aim.delta, guess, *bracket), steps

@@ -205,7 +205,7 @@ class Certificate:
         least = per_attempt * (1 - 1e-9)
         if not 0 < least <= total or (self.attempts == 1 and total > per_attempt * (1 + 1e-9)):
             raise InvalidArgument("failure_probability", total, "must be the sum over all attempts")
-        words = _stated(self.guarantee, total, self.attempts) if self.accepted else _REJECTED
+        words = _stated_guarantee(self.guarantee, total, self.attempts) if self.accepted else _REJECTED
         if words not in self.statement:
             raise InvalidArgument("statement", self.statement, f"must say what the other fields do: {words}")
 
@@ -297,7 +297,9 @@ def certify(
     share = failure / len(guarantee.directions)
     verdicts = []
     for direction in guarantee.directions:
-        verdicts.append(_verify(pair, direction, guarantee, share, tau, derived_seed(seed, "certify"), options))
+        verdicts.append(
+            _verify_direction(pair, direction, guarantee, share, tau, derived_seed(seed, "certify"), options)
+        )
         if not verdicts[-1].accepted:
             break
     accepted = all(verdict.accepted for verdict in verdicts)
@@ -336,7 +338,7 @@ def _stated_delta(delta: float, failure: float, attempts: int) -> float:
     return min(1.0, max(delta, failure) if attempts == 1 else delta + failure)
 
 
-def _stated(guarantee: Guarantee, failure: float, attempts: int) -> str:
+def _stated_guarantee(guarantee: Guarantee, failure: float, attempts: int) -> str:
     """The guarantee that may be stated, in words."""
     delta = _stated_delta(guarantee.delta, failure, attempts)
     return f"({guarantee.epsilon:g}, {delta:.6g})-DP under {guarantee.adjacency} adjacency"
@@ -347,7 +349,7 @@ def _statement(accepted: bool, guarantee: Guarantee, total: float, attempts: int
     if not accepted:
         return f"{_REJECTED}. Trying again, with any multiplier, counts as a further attempt."
     words = (
-        f"A run released only because this verification accepted is {_stated(guarantee, total, attempts)}, "
+        f"A run released only because this verification accepted is {_stated_guarantee(guarantee, total, attempts)}, "
         "if it uses this strategy, balls-in-bins batches and noise multiplier."
     )
     if options.seed is not None:
@@ -355,7 +357,7 @@ def _statement(accepted: bool, guarantee: Guarantee, total: float, attempts: int
     return words + (f" Attempt {attempts} at this target." if attempts > 1 else "")
 
 
-def _verify(
+def _verify_direction(
     pair: Pair,
     direction: Direction,
     guarantee: Guarantee,
@@ -368,7 +370,7 @@ def _verify(
     epsilon, delta = guarantee.epsilon, guarantee.delta
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
     sampler = chosen.sampler
-    certain = direction_upper_bound(pair, direction, epsilon)
+    ceiling = direction_upper_bound(pair, direction, epsilon)
     value_range = sampler.value_range(epsilon)
     claim = delta - sampler.lost_delta(epsilon)
 
@@ -379,7 +381,7 @@ def _verify(
             direction=direction,
             accepted=accepted,
             estimate=min(estimate, 1.0),
-            delta_upper=min(upper, certain),
+            delta_upper=min(upper, ceiling),
             samples=samples,
             budget=budget,
             sampler=sampler.name if budget else "none",
@@ -390,11 +392,11 @@ def _verify(
             lost=sampler.slack.lost,
         )
 
-    if certain <= delta:
-        return verdict(True, certain, certain, 0, 0, "the deterministic bound proves the claim without sampling")
+    if ceiling <= delta:
+        return verdict(True, ceiling, ceiling, 0, 0, "the deterministic bound proves the claim without sampling")
     if claim <= 0:
         return verdict(False, 1.0, 1.0, 0, 1, "the claim is below what floating point can resolve for this mechanism")
-    budget = options.samples or _budget(claim, tau, failure, value_range, options)
+    budget = options.samples or _sample_budget(claim, tau, failure, value_range, options)
     test: BettingTest | FixedSample
     if options.bound == SEQUENCE:
         ladder = claim * _LADDER
@@ -414,7 +416,7 @@ def _verify(
     return verdict(accepted, test.mean, upper + lost, test.samples, budget, chosen.reason)
 
 
-def _budget(claim: float, tau: float | None, failure: float, value_range: float, options: Options) -> int:
+def _sample_budget(claim: float, tau: float | None, failure: float, value_range: float, options: Options) -> int:
     """Samples of a verification: exactly for a fixed-sample bound, at most for a sequence."""
     bound = "kl" if options.bound == SEQUENCE else options.bound
     if tau is not None:

@@ -80,10 +80,10 @@ def profile(
         grid = grid if grid[0] == 0 else np.concatenate(([0.0], grid))
     share = (1 - options.confidence) / grid.size
     if options.sampler == "plain":
-        curve, samples = _one_run(pair, grid, adjacency, share, seed, options)
+        curve, samples = _on_shared_samples(pair, grid, adjacency, share, seed, options)
         name = "plain"
     else:
-        curve, samples, name = _run_by_run(pair, grid, adjacency, share, seed, options)
+        curve, samples, name = _point_by_point(pair, grid, adjacency, share, seed, options)
     uppers = np.minimum.accumulate([point.upper for point in curve])
     rates, misses = trade_off(grid, uppers, adjacency)
     return Profile(
@@ -105,22 +105,22 @@ def profile(
     )
 
 
-def _one_run(
+def _on_shared_samples(
     pair: Pair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int]:
     """All epsilons on the same plain samples."""
     failure = share / (2 * len(adjacency.directions))
     samples_seed = derived_seed(seed, "profile")
-    each, samples = [], 0
+    by_direction, samples = [], 0
     for direction in adjacency.directions:
         chosen = choose_sampler(pair, direction, 0.0, "plain")
         intervals, taken = observe(chosen, grid.tolist(), failure, samples_seed, options, lambda _: False)
-        each.append(intervals)
+        by_direction.append(intervals)
         samples += taken
-    return [_largest([intervals[i] for intervals in each]) for i in range(grid.size)], samples
+    return [_largest_interval([intervals[i] for intervals in by_direction]) for i in range(grid.size)], samples
 
 
-def _run_by_run(
+def _point_by_point(
     pair: Pair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int, str]:
     """Every epsilon with the sampler made for it."""
@@ -137,7 +137,7 @@ def _run_by_run(
     return curve, samples, ", ".join(sorted(names))
 
 
-def _largest(intervals: Sequence[Interval]) -> Interval:
+def _largest_interval(intervals: Sequence[Interval]) -> Interval:
     return Interval(
         max(interval.estimate for interval in intervals),
         max(interval.lower for interval in intervals),

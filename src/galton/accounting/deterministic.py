@@ -49,7 +49,7 @@ def epsilon_upper_bound(pair: Pair, delta: float, adjacency: Adjacency = Adjacen
     """Returns an epsilon at which delta is certainly not exceeded, within 0.1% of the least such by this bound."""
     probability("delta", delta)
     high = gaussian_epsilon(delta, pair.mu_upper * Adjacency(adjacency).sides) * (1 + 1e-9)
-    return _least(lambda epsilon: delta_upper_bound(pair, epsilon, adjacency) <= delta, 0.0, high, 1e-3 * high)
+    return _bisect_least(lambda epsilon: delta_upper_bound(pair, epsilon, adjacency) <= delta, 0.0, high, 1e-3 * high)
 
 
 def multiplier_upper_bound(pair: Pair, epsilon: float | Guarantee, delta: float | None = None) -> float:
@@ -58,16 +58,16 @@ def multiplier_upper_bound(pair: Pair, epsilon: float | Guarantee, delta: float 
     high = math.log(unamplified_multiplier(guarantee) * pair.at(1.0).mu_upper) + 1e-8
 
     def enough(log_multiplier: float) -> bool:
-        at = pair.at(math.exp(log_multiplier))
-        return delta_upper_bound(at, guarantee.epsilon, guarantee.adjacency) <= guarantee.delta
+        candidate = pair.at(math.exp(log_multiplier))
+        return delta_upper_bound(candidate, guarantee.epsilon, guarantee.adjacency) <= guarantee.delta
 
     low = high - 0.7
     while enough(low) and low > high - 20:
         low, high = low - 0.7, low
-    return math.exp(_least(enough, low, high, 0.03))
+    return math.exp(_bisect_least(enough, low, high, 0.03))
 
 
-def _least(enough: Callable[[float], bool], low: float, high: float, width: float) -> float:
+def _bisect_least(enough: Callable[[float], bool], low: float, high: float, width: float) -> float:
     """Bisects a monotone condition that holds at `high`; returns a point where it holds."""
     if enough(low):
         return low

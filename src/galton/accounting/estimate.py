@@ -139,20 +139,20 @@ def direction_delta(
     pair: Pair, direction: Direction, epsilon: float, failure: float, seed: int, options: Options, settled: float
 ) -> DirectionDelta:
     """Returns delta in one direction; stops early too once the upper limit is below `settled`."""
-    certain = direction_upper_bound(pair, direction, epsilon)
+    ceiling = direction_upper_bound(pair, direction, epsilon)
     floor = direction_lower_bound(pair, direction, epsilon)
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
     sampler = chosen.sampler
     value_range = sampler.value_range(epsilon)
-    interval, samples = Interval(0.0, 0.0, certain), 0
-    if certain > TINY:
+    interval, samples = Interval(0.0, 0.0, ceiling), 0
+    if ceiling > TINY:
 
         def enough(intervals: Sequence[Interval]) -> bool:
-            high, low = min(intervals[0].upper, certain), max(intervals[0].lower, floor)
+            high, low = min(intervals[0].upper, ceiling), max(intervals[0].lower, floor)
             return high - low <= options.rel_width * intervals[0].estimate or high < settled
 
         (interval,), samples = observe(chosen, [epsilon], failure, seed, options, enough)
-    upper = min(interval.upper, certain)
+    upper = min(interval.upper, ceiling)
     lower = min(max(interval.lower, floor), upper)
     return DirectionDelta(
         direction=direction,
@@ -165,7 +165,7 @@ def direction_delta(
         range=value_range,
         slack_epsilon=sampler.slack.epsilon,
         lost=sampler.slack.lost,
-        deterministic_upper=certain,
+        deterministic_upper=ceiling,
     )
 
 

@@ -76,8 +76,9 @@ class Ledger:
             return {}
         try:
             entries = {key: Spent(*value) for key, value in files.read_json(self.path).items()}
-            if not all(isinstance(one.attempts, int) and one.attempts >= 0 <= one.failure for one in entries.values()):
-                raise ValueError
+            for spent in entries.values():
+                if not (isinstance(spent.attempts, int) and spent.attempts >= 0 <= spent.failure):
+                    raise ValueError
         except (TypeError, ValueError):
             raise InvalidFile(f"{self.path}: is not a ledger of attempts; move it away to start a new one") from None
         return entries

@@ -35,8 +35,8 @@ def quick_multiplier(
 
     def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
         fit = derived_seed(seed, f"fit {step}")
-        at = pair.at(multiplier)
-        estimators = [frozen_estimator(at, direction, epsilon, blocks, fit) for direction in target.directions]
+        designed = pair.at(multiplier)
+        estimators = [frozen_estimator(designed, direction, epsilon, blocks, fit) for direction in target.directions]
         return lambda other: max(estimator(other, epsilon).delta for estimator in estimators)
 
     with one_blas_thread():
