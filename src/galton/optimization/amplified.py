@@ -76,8 +76,8 @@ class Optimized:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary, without the coefficients (a strategy file holds them)."""
-        apart = ("strategy", "calibration", "guarantee")
-        plain = {name: value for name, value in self.__dict__.items() if name not in apart}
+        nested = ("strategy", "calibration", "guarantee")
+        plain = {name: value for name, value in self.__dict__.items() if name not in nested}
         return (
             plain
             | self.guarantee.to_json()
@@ -131,8 +131,9 @@ def optimize(
       The strategy with its certified noise multiplier and its error.
 
     Example:
-      >>> found = optimize("blt:2", bins=4, rounds=16, epsilon=2.0, delta=1e-5, samples=1024, options=Options(seed=1))
-      >>> found.rmse < found.unamplified["rmse"]
+      >>> target = Guarantee(epsilon=2.0, delta=1e-5)
+      >>> optimized = optimize("blt:2", bins=4, rounds=16, epsilon=target, samples=1024, options=Options(seed=1))
+      >>> optimized.rmse < optimized.unamplified["rmse"]
       True
     """
     begun = time.perf_counter()
@@ -154,7 +155,7 @@ def optimize(
     if start is not None:
         _check_start(start, rounds)
     merge = groups_for(bins)  # refuses what cannot be calibrated, before the work begins
-    target_workload = _prefix_sums(rounds) if workload is None else workload
+    target_workload = _shared_prefix_sums(rounds) if workload is None else workload
     seed = options.fresh_seed()
     aim = guarantee.with_delta(guarantee.delta / tau)
     target = Target(aim, replace(options, progress=None), estimator, samples, seed)
@@ -162,7 +163,7 @@ def optimize(
     run = Run(bins, target_workload, objective, target, method, iterations, history)
     interrupted = False
     with wide_jax(), one_blas_thread():
-        _check_finite(parsed, run)
+        _check_objective(parsed, run)
         try:
             parameters = run.optimum(parsed, start)
         except Interrupted as stop:
@@ -192,7 +193,7 @@ def optimize(
         bins=bins,
         rounds=rounds,
         calibration=calibration,
-        unamplified=_unamplified(bins, rounds, guarantee, workload, target),
+        unamplified=_unamplified_reference(bins, rounds, guarantee, workload, target),
         history=history.rows,
         method=method,
         estimator=estimator,
@@ -204,7 +205,7 @@ def optimize(
 
 
 @lru_cache(maxsize=8)
-def _prefix_sums(rounds: int) -> Workload:
+def _shared_prefix_sums(rounds: int) -> Workload:
     """The same object for the same rounds, so that problems are found again."""
     return prefix_sums(rounds)
 
@@ -234,7 +235,7 @@ class Run:
             first = family.parameters(start)
         elif isinstance(family, BltFamily):
             self.family = family
-            first = self._best(problem, blt_starts(family, self.bins))
+            first = self._best_start(problem, blt_starts(family, self.bins))
         else:
             inner = family.smaller()
             assert inner is not None
@@ -243,13 +244,13 @@ class Run:
             self.family = family
             if isinstance(family, ToeplitzFamily) and family.bands < family.rounds:
                 others = [square_root(family.rounds, family.bands)]
-                first = self._best(problem, [first, *(family.parameters(other) for other in others)])
+                first = self._best_start(problem, [first, *(family.parameters(other) for other in others)])
         self.family = family
         if self.method == "paper":
             return gradient_descent(problem, first, self.target, self.iterations or 300, self.history)
         return search(problem, first, self.target, self.iterations or 60, _REFRESHES, self.history)
 
-    def _best(self, problem: Problem, starts: list[FloatArray]) -> FloatArray:
+    def _best_start(self, problem: Problem, starts: list[FloatArray]) -> FloatArray:
         """The start with the least objective on fresh draws."""
         try:
             return min(starts, key=lambda start: judge(problem, start, self.target, "start", 1 << 11))
@@ -264,7 +265,7 @@ def _check_start(start: Strategy, rounds: int) -> None:
         raise InvalidArgument("start", start.kind, "must not have negative entries: no member of a family has")
 
 
-def _check_finite(family: Family, run: Run) -> None:
+def _check_objective(family: Family, run: Run) -> None:
     """Refuses a user's objective that is not a finite positive number even at a simple C."""
     if not callable(run.objective):
         return
@@ -282,7 +283,7 @@ def _check_finite(family: Family, run: Run) -> None:
         raise InvalidArgument("objective", str(value), "must return one finite positive number for (C, sigma)")
 
 
-def _unamplified(
+def _unamplified_reference(
     bins: int, rounds: int, guarantee: Guarantee, workload: Workload | None, target: Target
 ) -> dict[str, float]:
     """The classical optimum (Toeplitz) without amplification, exactly, and with it, by a quick estimate."""

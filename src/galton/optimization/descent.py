@@ -34,10 +34,10 @@ def gradient_descent(
                 quick = replace(target, estimator="mixture")
                 log_sigma = design(problem, parameters, quick, "paper", 1 << 10)(gram).log_sigma
             seed = derived_seed(target.seed, f"paper {index}")
-            level = NoiseLevel(gram, log_sigma, target.guarantee, target.estimator, target.samples, seed)
-            found = level.bisect(gram, log_sigma, _HALVINGS)
-            log_sigma = found.log_sigma
-            value, gradient = problem.value_and_gradient(parameters, lambda gram: found)  # noqa: B023
+            noise_level = NoiseLevel(gram, log_sigma, target.guarantee, target.estimator, target.samples, seed)
+            level = noise_level.bisect(gram, log_sigma, _HALVINGS)
+            log_sigma = level.log_sigma
+            value, gradient = problem.value_and_gradient(parameters, lambda gram: level)  # noqa: B023
             history.add(problem.family.name, value)
             length = float(np.linalg.norm(gradient))
             if length > 0:

@@ -96,8 +96,8 @@ class BltFamily(NamedFamily, notation="blt"):
         order = np.argsort(-decay, kind="stable")
         decay, scale = decay[order], np.exp(parameters[self.buffers :])[order]
         while (np.diff(decay) >= 0).any():  # two decays that have met differ by rounding only
-            at = int(np.argmax(np.diff(decay) >= 0)) + 1
-            decay[at] = np.nextafter(decay[at - 1], 0)
+            later = int(np.argmax(np.diff(decay) >= 0)) + 1
+            decay[later] = np.nextafter(decay[later - 1], 0)
         return Blt(self.rounds, np.clip(decay, 1e-300, 1 - 1e-12), np.maximum(scale, _LEAST))
 
     def parameters(self, strategy: Strategy) -> FloatArray:

@@ -50,13 +50,13 @@ class History:
 
     def add(self, stage: str, value: float) -> None:
         """Records the value (a logarithm) of one more iteration."""
-        found = math.exp(min(value, 700.0))
+        objective = math.exp(min(value, 700.0))
         seconds = time.perf_counter() - self.begun
         self.rows.append(
-            {"iteration": len(self.rows), "stage": stage, "objective": found, "seconds": round(seconds, 3)}
+            {"iteration": len(self.rows), "stage": stage, "objective": objective, "seconds": round(seconds, 3)}
         )
         if self.watch is not None:
-            self.watch(stage, len(self.rows), found)
+            self.watch(stage, len(self.rows), objective)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -147,7 +147,7 @@ def descend(
         value, gradient = safe(start + _UNIT * steps)
         return value, _UNIT * gradient
 
-    def after(intermediate_result: OptimizeResult) -> None:
+    def after_iteration(intermediate_result: OptimizeResult) -> None:
         values.append(float(intermediate_result.fun))
         report(values[-1])
         if len(values) > PATIENCE and values[-1 - PATIENCE] - values[-1] < tolerance:
@@ -159,7 +159,7 @@ def descend(
             np.zeros_like(start),
             jac=True,
             method="L-BFGS-B",
-            callback=after,
+            callback=after_iteration,
             options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10},
         )
     except KeyboardInterrupt:
@@ -180,29 +180,31 @@ def search(
         best_value = judge(problem, start, target, name)
         for refresh in range(refreshes):
             level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh)
-            found = descend(
+            candidate = descend(
                 lambda parameters: problem.value_and_gradient(parameters, level),  # noqa: B023
                 best,
                 iterations,
                 lambda value: history.add(name, value),
             )
             try:
-                value = judge(problem, found, target, name)
+                value = judge(problem, candidate, target, name)
             except GaltonError:  # a point where no noise level can be found is no candidate
                 break
             gained = best_value - value
             if gained > 0:
-                best, best_value = found, value
+                best, best_value = candidate, value
             if gained < 1e-3:
                 break
     except Interrupted as stop:
-        raise Interrupted(_better(problem, best, best_value, stop.parameters, target)) from None
+        raise Interrupted(_better_of(problem, best, best_value, stop.parameters, target)) from None
     except KeyboardInterrupt:  # while judging or drawing
         raise Interrupted(best) from None
     return best
 
 
-def _better(problem: Problem, known: FloatArray, known_value: float, other: FloatArray, target: Target) -> FloatArray:
+def _better_of(
+    problem: Problem, known: FloatArray, known_value: float, other: FloatArray, target: Target
+) -> FloatArray:
     """The better of two on fresh draws, when the search was cut short."""
     try:
         return other if judge(problem, other, target, problem.family.name) < known_value else known

@@ -28,10 +28,10 @@ def fitted_blt(rounds: int, buffers: int, horizon: float) -> Blt:
 
 def horizons(rounds: int, bins: int) -> list[float]:
     """Returns how long a start remembers: the whole run, an epoch, part of one. The landscape has a valley at each."""
-    return sorted({float(max(1, one)) for one in (rounds, bins, bins // 8)}, reverse=True)
+    return sorted({float(max(1, span)) for span in (rounds, bins, bins // 8)}, reverse=True)
 
 
 def blt_starts(family: BltFamily, bins: int) -> list[FloatArray]:
     """Returns parameters of fitted BLTs, one for every horizon."""
-    fits = [fitted_blt(family.rounds, family.buffers, one) for one in horizons(family.rounds, bins)]
+    fits = [fitted_blt(family.rounds, family.buffers, horizon) for horizon in horizons(family.rounds, bins)]
     return [family.parameters(fit) for fit in fits]
