@@ -38,7 +38,7 @@ class ColumnBanded(Strategy):
             raise InvalidArgument(
                 f"coefficients[0, {column}]", float(values[0, column]), "the diagonal must be positive"
             )
-        if (values * ~_inside(bands, rounds)).any():
+        if (values * ~_inside_matrix(bands, rounds)).any():
             raise InvalidArgument("coefficients", values.shape, "entries below the last row of C must be zero")
         object.__setattr__(self, "coefficients", values)
         object.__setattr__(self, "allow_negative", allow_negative)
@@ -109,5 +109,5 @@ def column_banded(strategy: Strategy, bands: int) -> ColumnBanded:
     return ColumnBanded(kept, strategy.allow_negative).column_normalized()
 
 
-def _inside(bands: int, rounds: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _inside_matrix(bands: int, rounds: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.arange(bands)[:, None] + np.arange(rounds)[None, :] < rounds

@@ -30,7 +30,7 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
         raise InvalidArgument("allow_negative", parameters.get("allow_negative"), "must be true or false")
     size = count("rounds", rounds)
     try:
-        parts = {name: _rebuilt(parameter) for name, parameter in parameters.items()}
+        parts = {name: _rebuild_nested(parameter) for name, parameter in parameters.items()}
         strategy = KINDS[kind].from_parameters(size, parts)
     except GaltonError:
         raise
@@ -41,7 +41,7 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
     return strategy
 
 
-def _rebuilt(parameter: Any) -> Any:
+def _rebuild_nested(parameter: Any) -> Any:
     """A parameter; one that is itself a strategy is rebuilt first."""
     return strategy_from_json(parameter) if isinstance(parameter, dict) else parameter
 

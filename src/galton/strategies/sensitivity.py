@@ -22,10 +22,10 @@ def min_separation_sensitivity(strategy: Strategy, separation: int) -> float:
         if (series >= 0).all() and (np.diff(series) <= 1e-12 * series[0]).all():
             return strategy.sensitivity(separation)
     if isinstance(strategy, ColumnBanded) and strategy.coefficients.shape[0] <= separation:
-        return _best_columns(np.square(strategy.coefficients).sum(axis=0), separation)
+        return _largest_separated_norm(np.square(strategy.coefficients).sum(axis=0), separation)
     if isinstance(strategy, ToeplitzLike) and np.flatnonzero(strategy.full_series)[-1] < separation:
         tails = np.cumsum(np.square(strategy.full_series))[::-1]
-        return _best_columns(tails, separation)
+        return _largest_separated_norm(tails, separation)
     raise unknown_sensitivity(strategy.kind, separation)
 
 
@@ -39,7 +39,7 @@ def unknown_sensitivity(what: str, separation: int) -> InvalidArgument:
     )
 
 
-def _best_columns(squares: FloatArray, separation: int) -> float:
+def _largest_separated_norm(squares: FloatArray, separation: int) -> float:
     """The largest sum of squared column norms over columns at least `separation` apart."""
     best = np.zeros(squares.size + separation)
     for column in range(squares.size):

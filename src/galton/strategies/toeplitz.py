@@ -48,10 +48,10 @@ class ToeplitzLike(Strategy):
         return np.asarray(lfilter([1.0], self.series, impulse))
 
     def columns(self, start: int, stop: int) -> FloatArray:
-        return _shifted(self.full_series, start, stop)
+        return _shifted_columns(self.full_series, start, stop)
 
     def inverse_columns(self, start: int, stop: int) -> FloatArray:
-        return _shifted(self.inverse_series, start, stop)
+        return _shifted_columns(self.inverse_series, start, stop)
 
     def _first_mode(self, bins: int) -> FloatArray:
         """Mode of bin 0: s[t] = c[t] + s[t - bins]. The mode of bin i is s shifted down by i."""
@@ -62,7 +62,7 @@ class ToeplitzLike(Strategy):
         return mode
 
     def modes(self, bins: int) -> FloatArray:
-        return _shifted(self._first_mode(self.check_bins(bins)), 0, bins)
+        return _shifted_columns(self._first_mode(self.check_bins(bins)), 0, bins)
 
     def gram(self, bins: int) -> FloatArray:
         """O(n * bins) time and O(n + bins^2) memory: G[i, i+l] = sum_{u < n-i-l} s[u] s[u+l]."""
@@ -90,7 +90,7 @@ class ToeplitzLike(Strategy):
         return np.sqrt(np.cumsum(np.square(first)))
 
 
-def _shifted(series: FloatArray, start: int, stop: int) -> FloatArray:
+def _shifted_columns(series: FloatArray, start: int, stop: int) -> FloatArray:
     """Columns start..stop of the lower-triangular Toeplitz matrix with this first column (a view, no copy)."""
     size = series.size
     padded = np.concatenate((np.zeros(size), series))
