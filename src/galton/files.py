@@ -83,7 +83,7 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
       path: a file, or a link to one, which then stays a link. Its folder is made if it is not there.
       secret: readable by its owner only.
     """
-    with _in_place_of(path) as temporary:
+    with _replacing_path(path) as temporary:
         if path.exists() and not path.is_file():
             raise InvalidFile(f"{path}: cannot be written (it is there and is not a file)")
         yield temporary
@@ -100,7 +100,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     What `replacing` guarantees for a file holds for the folder and all its files together. `path` must not be there,
     or be an empty folder.
     """
-    with _in_place_of(path) as temporary:
+    with _replacing_path(path) as temporary:
         temporary.mkdir()
         yield temporary
 
@@ -120,18 +120,18 @@ def scratch(parent: Path, purpose: Path | None = None) -> Iterator[Path]:
       parent: an existing folder.
       purpose: what an error names; `parent` unless given.
     """
-    named = purpose or parent
+    subject = purpose or parent
     try:
-        _sweep(parent)
-        folder, lock = _claim(parent)
+        _remove_abandoned(parent)
+        folder, lock = _make_locked_folder(parent)
     except OSError as error:
-        raise _refusal(named, error) from None
+        raise _write_error(subject, error) from None
     try:
         yield folder
     except OSError as error:
-        if not _is_about(error, folder):
+        if not _concerns(error, folder):
             raise
-        raise _refusal(named, error) from error
+        raise _write_error(subject, error) from error
     finally:
         _remove(folder)
         if lock is not None:
@@ -153,13 +153,13 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _in_place_of(path: Path) -> Iterator[Path]:
+def _replacing_path(path: Path) -> Iterator[Path]:
     try:
         target = Path(os.path.realpath(path))
         make_folder(target.parent)
         parent = os.open(target.parent, os.O_RDONLY)
     except OSError as error:
-        raise _refusal(path, error) from None
+        raise _write_error(path, error) from None
     except ValueError as error:  # no name of a file at all
         raise InvalidFile(f"{path}: cannot be written ({error})") from None
     with _closing(parent), scratch(target.parent, path) as folder:
@@ -170,16 +170,16 @@ def _in_place_of(path: Path) -> Iterator[Path]:
             if str(temporary) not in str(error):
                 raise
             raise InvalidFile(str(error).replace(str(temporary), str(path))) from error
-        _sync(temporary)
+        _sync_tree(temporary)
         os.replace(temporary, target)
         _fsync_folder(parent)
 
 
-def _refusal(path: Path, error: OSError) -> InvalidFile:
+def _write_error(path: Path, error: OSError) -> InvalidFile:
     return InvalidFile(f"{path}: cannot be written ({error.strerror or error})")
 
 
-def _is_about(error: OSError, folder: Path) -> bool:
+def _concerns(error: OSError, folder: Path) -> bool:
     """Whether an error may come from writing to `folder`: it names no other file and is none of a network."""
     names = [str(name) for name in (error.filename, error.filename2) if name is not None]
     return not isinstance(error, ConnectionError | TimeoutError) and (
@@ -187,13 +187,13 @@ def _is_about(error: OSError, folder: Path) -> bool:
     )
 
 
-def _sync(path: Path) -> None:
+def _sync_tree(path: Path) -> None:
     """Has a file, or a folder with all that is in it, reach the disk."""
     if path.is_symlink():
         return
     if path.is_dir():
         for entry in path.iterdir():
-            _sync(entry)
+            _sync_tree(entry)
         sync_folder(path)
     else:
         with _closing(os.open(path, os.O_RDONLY)) as handle:
@@ -217,7 +217,7 @@ def _closing(handle: int) -> Iterator[int]:
 
 
 @cache
-def _kernel() -> str | None:
+def _boot_id() -> str | None:
     """Returns what tells this run of the machine's kernel from any other, the same in all its containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
@@ -225,11 +225,11 @@ def _kernel() -> str | None:
         return None
 
 
-def _claim(parent: Path) -> tuple[Path, int | None]:
+def _make_locked_folder(parent: Path) -> tuple[Path, int | None]:
     """Makes a temporary folder and takes its lock; without a lock the folder has a name that nobody judges."""
     own = f"{os.getpid()}-{secrets.token_hex(8)}"
-    while _kernel() is not None:
-        folder = parent / f"{_PREFIX}{_kernel()}-{own}"
+    while _boot_id() is not None:
+        folder = parent / f"{_PREFIX}{_boot_id()}-{own}"
         folder.mkdir(mode=0o700)
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -249,16 +249,16 @@ def _claim(parent: Path) -> tuple[Path, int | None]:
     return folder, None
 
 
-def _sweep(parent: Path) -> None:
+def _remove_abandoned(parent: Path) -> None:
     """Removes temporary folders whose writers are dead, and no other."""
-    if _kernel() is None:
+    if _boot_id() is None:
         return
-    for folder in parent.glob(f"{_PREFIX}{_kernel()}-*"):
+    for folder in parent.glob(f"{_PREFIX}{_boot_id()}-*"):
         with suppress(OSError):
-            _remove_if_dead(folder)
+            _remove_if_abandoned(folder)
 
 
-def _remove_if_dead(folder: Path) -> None:
+def _remove_if_abandoned(folder: Path) -> None:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:

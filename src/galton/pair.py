@@ -102,7 +102,7 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
     if not 1e-250 < largest < 1e250:
         raise InvalidArgument("strategy", strategy.kind, "its entries are too large or too small for float64")
     if merge > 1:
-        gram = _merged(gram, count("merge", merge))
+        gram = _merge_bins(gram, count("merge", merge))
     unit = (gram + gram.T) / (2 * largest)
     unit += 4 * (strategy.rows + 64) * ROUNDOFF
     if merge > 1:
@@ -110,7 +110,7 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
     return Pair(unit, noise_multiplier, strategy.digest, strategy.rounds, merge)
 
 
-def _merged(gram: FloatArray, merge: int) -> FloatArray:
+def _merge_bins(gram: FloatArray, merge: int) -> FloatArray:
     """The largest entry of every block: by Kahane's inequality delta does not fall."""
     bins = gram.shape[0]
     if bins % merge:
