@@ -27,7 +27,21 @@ _POINTS = 8
 
 @dataclass(frozen=True)
 class DirectionPoint:
-    """delta in one direction at the epsilon in the middle of the grid; fields as in `DirectionDelta`."""
+    """delta in one direction at the epsilon in the middle of the grid.
+
+    Attributes:
+      direction: mixture-first (REMOVE), noise-first (ADD) or replace.
+      epsilon: the grid point.
+      delta: the estimate of delta there.
+      lower: lower limit on delta.
+      upper: upper limit on delta.
+      samples: samples taken.
+      sampler: name of the sampler.
+      reason: why that sampler was chosen.
+      range: R, the largest value that a sample can have.
+      slack_epsilon: bound on the rounding error of a loss; the limits include it.
+      lost: probability that this bound fails for a sample; the limits include it.
+    """
 
     direction: Direction
     epsilon: float
@@ -44,7 +58,24 @@ class DirectionPoint:
 
 @dataclass(frozen=True)
 class EpsilonEstimate:
-    """epsilon at one delta, with limits that hold at once with probability `confidence`."""
+    """epsilon at one delta.
+
+    Attributes:
+      delta: where epsilon was estimated.
+      epsilon: the estimate.
+      lower: lower limit on epsilon.
+      upper: upper limit on epsilon.
+      confidence: probability that both limits hold at once.
+      bound: how samples were turned into limits: sequence, or the name of a fixed-sample bound.
+      adjacency: which data sets are neighbours.
+      samples: samples taken over all directions.
+      sampler: name of the sampler in the direction with the largest delta.
+      range: the largest value that one of its samples can have.
+      seed: the seed of the samples.
+      deterministic_upper: upper bound on epsilon that needs no sampling.
+      by_direction: delta in every direction, at a grid point close to the estimate.
+      seconds: how long it took.
+    """
 
     delta: float
     epsilon: float
@@ -73,11 +104,31 @@ def epsilon(
     *,
     options: Options | None = None,
 ) -> EpsilonEstimate:
-    """Returns the epsilon at which delta is the one given, with limits.
+    """Returns the epsilon of the pair at this delta, with a lower and an upper limit.
 
-    A quick estimate places a grid of epsilons; fresh samples then bound delta at each grid point. The upper limit is
-    the least grid point from which on every upper limit on delta is at most that. It is below the truth only
-    if the limit failed at the last grid point before the truth, a fixed point: no union over the grid is paid.
+    A quick estimate places a grid of epsilons, and fresh samples then bound delta at every grid point. The upper limit
+    on epsilon is the least grid point from which on all upper limits on delta are at most `delta`. It is below the
+    truth only if the limit failed at the last grid point before the truth. That is a fixed point, so that no union
+    bound over the grid is needed.
+
+    Formal guarantee: both limits hold at once except with probability 1 - options.confidence over the accountant's
+    random numbers. This is no certificate: nothing is written to the ledger of attempts.
+
+    Args:
+      pair: the mechanism with its noise multiplier.
+      delta: where epsilon is wanted.
+      adjacency: which data sets are neighbours.
+      options: how to sample.
+
+    Returns:
+      The estimate with its limits.
+
+    Example:
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
+      >>> estimate = epsilon(pair, delta=1e-3, options=Options(seed=1, rel_width=0.1))
+      >>> 1.0 < estimate.lower < estimate.epsilon < estimate.upper < 1.3
+      True
     """
     options = options or Options()
     adjacency = Adjacency(adjacency)
@@ -129,7 +180,7 @@ def _point_at_zero(estimate: DirectionDelta) -> DirectionPoint:
 def quick_epsilon(
     pair: Pair, target: float, ceiling: float, adjacency: Adjacency, options: Options, seed: int
 ) -> float:
-    """Returns a quick estimate of epsilon by frozen draws, 0 if delta(0) seems to be below the target."""
+    """Returns a quick estimate of epsilon on frozen draws; 0 if delta(0) seems to be below the target."""
     if ceiling == 0 or delta_upper_bound(pair, 0.0, adjacency) <= target:
         return 0.0
 
@@ -188,7 +239,7 @@ def _invert_on_grid(
 
 
 def _find_crossing(grid: FloatArray, by_direction: Sequence[Sequence[Interval]], target: float) -> Interval:
-    """Estimate and limits of the epsilon at which the larger of the directions' deltas is `target`."""
+    """Estimate and limits of the epsilon at which delta, the maximum over the directions, is `target`."""
     uppers = np.max([[interval.upper for interval in intervals] for intervals in by_direction], axis=0)
     lowers = np.max([[interval.lower for interval in intervals] for intervals in by_direction], axis=0)
     means = np.max([[interval.estimate for interval in intervals] for intervals in by_direction], axis=0)
