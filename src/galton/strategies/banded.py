@@ -1,4 +1,4 @@
-"""Banded strategies with coefficients of their own for every column."""
+"""Banded strategies whose coefficients differ from column to column."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnBanded(Strategy):
-    """C[t + k, t] = coefficients[k, t] for k < W.
+    """A banded C with coefficients of its own in every column: C[t + k, t] = coefficients[k, t] for k < W.
 
     Args:
-      coefficients: shape (W, rounds); entries that would fall below the last row must be zero.
+      coefficients: shape (W, rounds), the diagonal first; entries that would fall below the last row must be zero.
+      allow_negative: whether negative entries are accepted.
+
+    Example:
+      >>> ColumnBanded([[1.0, 1.0, 1.0], [0.5, 0.25, 0.0]]).matrix()
+      array([[1.  , 0.  , 0.  ],
+             [0.5 , 1.  , 0.  ],
+             [0.  , 0.25, 1.  ]])
     """
 
     kind: ClassVar[str] = "banded"
@@ -97,7 +104,21 @@ class ColumnBanded(Strategy):
 
 
 def column_banded(strategy: Strategy, bands: int) -> ColumnBanded:
-    """Keeps the first `bands` diagonals of any square strategy and scales every column to norm 1."""
+    """Returns the first `bands` diagonals of a square strategy, with every column scaled to norm 1.
+
+    Args:
+      strategy: any square strategy.
+      bands: diagonals to keep.
+
+    Returns:
+      The banded strategy.
+
+    Example:
+      >>> from galton import square_root
+      >>> strategy = column_banded(square_root(16), bands=4)
+      >>> strategy.bands, round(strategy.column_norm(), 6)
+      (4, 1.0)
+    """
     rounds = strategy.rounds
     count("bands", bands, at_most=rounds)
     if strategy.rows != rounds:

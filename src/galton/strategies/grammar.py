@@ -1,7 +1,7 @@
 """How strategies and families are written: one grammar for the command line, for plans and for Python.
 
-A new name is one entry of `NOTATIONS`. A ready-made strategy says there how it is built; a family has a class of that
-name in `optimization.families`.
+A new name is a new entry of `NOTATIONS`. The entry of a ready-made strategy says how it is built; a family has a class
+of that name in `optimization.families`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Number:
     """The number after a name's colon: from 1 to the rounds of the run, or to `most` if that is less.
 
     Attributes:
-      letter: what stands for it in help.
-      meaning: what it is the number of.
-      most: the largest, if not the rounds.
-      optional: whether the name may do without.
+      letter: the letter that stands for it in help texts.
+      meaning: what it counts.
+      most: the largest number allowed, if less than the rounds.
+      optional: whether it may be left out.
     """
 
     letter: str
@@ -63,12 +63,12 @@ class Notation:
     """One way to write a strategy or a family.
 
     Attributes:
-      name: the word; for files, how they end.
+      name: the word; for files, the suffix.
       source: where C comes from.
       description: one line of help.
       number: what follows the name after a colon, if anything.
       scalable: whether +scale may follow.
-      most_rounds: the longest run it is for.
+      most_rounds: the longest run that it is allowed for.
       build: build(rounds, number) returns C; for formulas.
     """
 
@@ -142,16 +142,16 @@ _ALTERNATIVES = {
     ),
     Source.COMPARISON: "is for plans: galton plan --strategy {text} ..",
 }
-"""What to run instead, where C of this source is not taken."""
+"""What to run instead, where C may not come from this source."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where a strategy or a family is asked for.
+    """A place where a strategy or a family is expected.
 
     Attributes:
-      argument: what it is called there.
-      introduction: what introduces the list of what is allowed.
+      argument: name of the argument, for errors.
+      introduction: words before the list of what is allowed.
       sources: where C may come from.
     """
 
@@ -211,7 +211,7 @@ class Spec:
 
     @property
     def name(self) -> str:
-        """The word it begins with; how the path of a file ends."""
+        """The word that it begins with; for a file, the suffix."""
         return self.notation.name
 
     @property
@@ -264,7 +264,7 @@ def parse_spec(text: str, rounds: int, context: Context) -> Spec:
 
 
 def _matching_notation(text: str, name: str, has_number: bool, context: Context) -> Notation | None:
-    """The notation that a text begins (for files: ends) like; one that is allowed here and fits comes first."""
+    """The notation that a text begins (a file: ends) with; one that is allowed here and fits is preferred."""
     files = [notation for notation in NOTATIONS if notation.source is Source.FILE and text.endswith(notation.name)]
     named = [notation for notation in NOTATIONS if notation.source is not Source.FILE and notation.name == name]
     candidates = files or named
@@ -276,12 +276,12 @@ def _matching_notation(text: str, name: str, has_number: bool, context: Context)
 
 
 def _parse_number(digits: str) -> int:
-    """The number that digits stand for; 0, which is never right, for anything else."""
+    """The number that the digits stand for; 0, which is never allowed, for anything else."""
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
 
 
 def _explain_number(notation: Notation, rounds: int, text: str) -> str:
-    """What is wrong with a number that is missing, or too many."""
+    """What is wrong where a number is missing or should not be there."""
     if notation.number is None:
         return f"takes no number: {notation.usage}"
     bare = next((other for other in NOTATIONS if other.name == notation.name and other.fits(False)), None)

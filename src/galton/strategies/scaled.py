@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scaled(Strategy):
-    """Column t of `inner` times weights[t]; the noise stream is that of `inner` divided by weights[t].
+    """C = T diag(w): column t of `inner` times weights[t]; round t of its noise stream is divided by weights[t].
 
     Args:
-      inner: any square strategy.
-      weights: one positive number a round.
+      inner: T, any square strategy.
+      weights: w, a positive number per round.
+
+    Example:
+      >>> from galton import identity
+      >>> Scaled(identity(2), [1.0, 3.0]).matrix()
+      array([[1., 0.],
+             [0., 3.]])
     """
 
     kind: ClassVar[str] = "scaled"

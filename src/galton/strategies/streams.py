@@ -23,7 +23,7 @@ from galton.strategies.honaker import refined_variances
 Shape = tuple[int, ...]
 
 FEW = 8
-"""Up to so many buffers the sum is written out, so that it fuses with what follows; more are a contraction."""
+"""Sums over at most this many buffers are written out, so that they fuse with what follows."""
 
 
 class StreamState(NamedTuple):
@@ -38,11 +38,11 @@ class InverseStream(Protocol):
 
     @property
     def rounds(self) -> int:
-        """Rounds the strategy was made for."""
+        """Rounds of the run."""
 
     @property
     def draws(self) -> int:
-        """Fresh noise vectors a round; z[d] with d > 0 is used in rounds t with 2^d | t + 1 only."""
+        """Fresh noise vectors per round; z[d] with d > 0 is used only in rounds t with 2^d | t + 1."""
 
     @property
     def memory(self) -> int:
@@ -50,7 +50,7 @@ class InverseStream(Protocol):
 
     @property
     def operations(self) -> int:
-        """Multiplications (with their additions) per parameter and round, beside the fresh normals."""
+        """Multiplications (with their additions) per parameter and round, besides drawing the normals."""
 
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
         """Returns the state before the first round, for noise of this shape."""
@@ -73,7 +73,7 @@ def _weighted_sum(weights: jax.Array, buffers: jax.Array) -> jax.Array:
 def _nan_after_run(inside: jax.Array, compute: Callable[[], jax.Array]) -> jax.Array:
     """Returns compute() while `inside` the run, NaN after it.
 
-    The branch also keeps XLA from fusing x, and the normals it was made from, into the update of every single buffer.
+    The branch also keeps XLA from fusing x, and the normals it comes from, into the update of every buffer.
     """
     return jax.lax.cond(inside, compute, lambda: jnp.full_like(jax.eval_shape(compute), jnp.nan))
 
