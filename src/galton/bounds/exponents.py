@@ -1,8 +1,8 @@
-"""Fixed-sample bounds for independent 0 <= V <= R with mean delta, by two exponents each (docs/math.md, section 2).
+"""Fixed-sample bounds for independent 0 <= V <= R with mean delta, each by two exponents (docs/math.md, section 2).
 
 Everything is in units of the range: q = observed mean / R, p = true mean / R. `below(q, p)` is the rate x such that
 Pr[observed <= q] <= exp(-s x) when the truth is p >= q; `above(q, p)` the rate for observing at least q when the
-truth is p <= q. A bound is only valid for a number of samples fixed beforehand: no stopping on its value.
+truth is p <= q. A bound is only valid for a number of samples fixed beforehand: its value must not decide when to stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from galton.errors import InvalidArgument, count, non_negative, positive, probab
 
 
 class Bound(ABC):
-    """One bound in all its uses: failure probability, required samples, confidence limits."""
+    """A fixed-sample bound in all its uses: failure probability, required samples, confidence limits."""
 
     name: ClassVar[str]
 
@@ -28,12 +28,26 @@ class Bound(ABC):
         """Rate of seeing at least q when the truth is p <= q."""
 
     def failure_probability(self, mean: float, claim: float, samples: int, value_range: float = 1.0) -> float:
-        """Returns a bound on Pr[the mean of `samples` values <= mean] for every truth of at least `claim`."""
+        """Returns a bound on the probability that the mean of `samples` values is at most `mean`.
+
+        Args:
+          mean: the observed mean.
+          claim: the true mean is at least this.
+          samples: number of samples, fixed beforehand.
+          value_range: R.
+        """
         q, p = _in_units_of_range(mean, claim, value_range)
         return math.exp(-count("samples", samples) * self.below(q, p))
 
     def samples_needed(self, mean: float, claim: float, failure: float, value_range: float = 1.0) -> int:
-        """Returns how many samples make an observed `mean` prove `claim` with this failure probability."""
+        """Returns how many samples make an observed `mean` prove that the true mean is below `claim`.
+
+        Args:
+          mean: the observed mean.
+          claim: what is to be proved; above `mean`.
+          failure: probability with which a false claim may be proved.
+          value_range: R.
+        """
         q, p = _in_units_of_range(mean, claim, value_range)
         rate = self.below(q, p)
         if not rate > 0:
@@ -41,7 +55,14 @@ class Bound(ABC):
         return max(1, math.ceil(-math.log(probability("failure", failure)) / rate))
 
     def upper(self, mean: float, samples: int, failure: float, value_range: float = 1.0) -> float:
-        """Returns an upper confidence bound: below the truth with probability at most `failure`."""
+        """Returns an upper confidence limit on the mean: below the truth with probability at most `failure`.
+
+        Args:
+          mean: the observed mean.
+          samples: number of samples, fixed beforehand.
+          failure: probability with which the limit may be wrong.
+          value_range: R.
+        """
         q, _ = _in_units_of_range(mean, value_range, value_range)
         target = -math.log(probability("failure", failure)) / count("samples", samples)
         if not self.below(q, 1.0) > target:
@@ -56,7 +77,14 @@ class Bound(ABC):
         return min(high * value_range * (1 + 1e-14), value_range)
 
     def lower(self, mean: float, samples: int, failure: float, value_range: float = 1.0) -> float:
-        """Returns a lower confidence bound: above the truth with probability at most `failure`."""
+        """Returns a lower confidence limit on the mean: above the truth with probability at most `failure`.
+
+        Args:
+          mean: the observed mean.
+          samples: number of samples, fixed beforehand.
+          failure: probability with which the limit may be wrong.
+          value_range: R.
+        """
         q, _ = _in_units_of_range(mean, value_range, value_range)
         target = -math.log(probability("failure", failure)) / count("samples", samples)
         if q == 0 or not self.above(q, 0.0) > target:
@@ -111,6 +139,7 @@ class ChernoffKL(Bound):
 
 
 BOUNDS: dict[str, Bound] = {bound.name: bound for bound in (ChernoffKL(), OneSided(), Bernstein())}
+"""The fixed-sample bounds by name, the sharpest first."""
 
 
 def _relative_entropy(q: float, p: float) -> float:
@@ -128,7 +157,7 @@ def _ratio_or_zero(numerator: float, denominator: float) -> float:
 
 
 def _midpoint(low: float, high: float) -> float:
-    """Geometric middle where the interval spans orders of magnitude, else the arithmetic one."""
+    """The geometric mean where the interval spans orders of magnitude, else the arithmetic mean."""
     if low > 0 and high > 2 * low:
         return math.sqrt(low) * math.sqrt(high)
     if low == 0 and high > 1e-290:
