@@ -1,6 +1,6 @@
 """Correlation matrices as differentiable JAX values: their modes, and their error on a workload (section 8).
 
-They steer the optimiser only. What is reported comes from the strategy that a form is turned into.
+They only steer the optimiser. What is reported comes from the strategy that a form is turned into.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from galton.optimization.series import inverse_series, product
 from galton.workloads import Training, Workload
 
 _ROWS_KEPT = 64
-"""Rows of C^-1 between two that are kept for the backward pass."""
+"""One row of C^-1 in this many is kept for the backward pass."""
 
 
 class Form(ABC):
@@ -199,7 +199,7 @@ def _buffer_row_variances(
 
 
 def _checkpointed_scan(step, start, inputs, rounds: int) -> jax.Array:  # type: ignore[no-untyped-def]
-    """A scan whose backward pass keeps one state in `_ROWS_KEPT` and computes the others again."""
+    """A scan that keeps every `_ROWS_KEPT`-th state for the backward pass and recomputes the others."""
     chunks = -(-rounds // _ROWS_KEPT)
     padded = jax.tree.map(
         lambda values: jnp.pad(values, (0, chunks * _ROWS_KEPT - rounds)).reshape(chunks, _ROWS_KEPT), inputs

@@ -40,9 +40,9 @@ _RIDGE = 1e-12
 _STRIDE = 0.1
 """The largest step in log sigma."""
 _REACH = 0.5
-"""How far from its start, in log sigma, a solution is looked for: farther away frozen draws say nothing."""
+"""How far from its start, in log sigma, to look for a solution: farther away frozen draws say nothing."""
 _EXACT = 3e-5
-"""A Newton step this small in log sigma is the last one: what is left is of the order of its square."""
+"""A Newton step this small in log sigma is the last: the error that remains is of the order of its square."""
 
 Constants = Any
 Block = Any
@@ -50,7 +50,7 @@ Kernel = Callable[[jax.Array, jax.Array, Constants, Block, float], jax.Array]
 
 
 class OutsideDesign(GaltonError):
-    """The Gram matrix is too far from the one the draws were made for."""
+    """The Gram matrix is too far from the design of the draws."""
 
 
 class Level(NamedTuple):
@@ -76,7 +76,7 @@ class NoiseLevel:
     Args:
       gram: M^T M at the design, at noise of standard deviation 1.
       log_sigma: log sigma near the solution there.
-      guarantee: what sigma has to give; it is a smooth maximum over the directions of its adjacency.
+      guarantee: the guarantee that sigma has to meet; sigma is a smooth maximum over its directions.
       estimator: `mixture` (importance sampling from a mixture of proposals: the default), `tilted` or `plain`.
       samples: draws per direction.
       seed: of the draws.
@@ -168,7 +168,7 @@ class NoiseLevel:
         return math.log(total / frozen.samples), gradient / total
 
     def _solve(self, frozen: Frozen, gram: FloatArray, log_sigma: float, may_skip: bool) -> Level | None:
-        """Newton's method with a bracket; None if delta is far below the target at the start and that may be."""
+        """Newton's method with a bracket; None if `may_skip` and delta is far below the target at the start."""
         low, high = log_sigma - _REACH, log_sigma + _REACH
         for _ in range(40):
             log_delta, gradient = self._log_delta(frozen, gram, log_sigma)
@@ -201,7 +201,7 @@ def _smooth_maximum(levels: list[Level]) -> Level:
 
 
 def _freeze(gram: FloatArray, direction: Direction, epsilon: float, estimator: str, samples: int, seed: int) -> Frozen:
-    """Draws once, for a Gram matrix that already holds sigma."""
+    """Freezes draws for a Gram matrix that already includes sigma."""
     size = min(BLOCK, samples)
     count = -(-samples // size)
     keys = [chunk_key(seed, direction, index) for index in range(count)]

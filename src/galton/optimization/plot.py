@@ -1,4 +1,4 @@
-"""The course of an optimisation, and what came out, as a picture."""
+"""A plot of the course of an optimisation and of its result."""
 
 from __future__ import annotations
 

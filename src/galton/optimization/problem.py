@@ -23,7 +23,7 @@ Function = Callable[[jax.Array, jax.Array], jax.Array]
 
 OBJECTIVES = ("rmse", "max")
 MOST_MODES = 512
-"""With more bins than this the optimiser looks at averages of neighbouring modes; the accountant never does."""
+"""With more bins than this the optimiser averages neighbouring modes; the accountant never does."""
 
 _SHARP = 64
 """Power of the norm that stands for the maximum over rounds."""
@@ -37,7 +37,7 @@ class LevelFunction(Protocol):
 
 
 class NotFinite(InvalidArgument):
-    """The objective left the numbers: the search steps back, and a start that does is refused."""
+    """The objective is not finite: the search steps back from such a point, and refuses it as a start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,5 +122,5 @@ def row_error(variances: jax.Array, objective: str) -> jax.Array:
 
 @lru_cache(maxsize=8)
 def problem_for(family: Family, bins: int, workload: Workload, objective: str | Function) -> Problem:
-    """Returns the problem, the same one again if asked again: what is compiled serves every epsilon."""
+    """Returns a cached problem, so that what is compiled for it serves every epsilon."""
     return Problem(family, bins, workload, objective)

@@ -1,4 +1,4 @@
-"""Minimising by L-BFGS on frozen draws that are made anew a few times (docs/math.md, section 8)."""
+"""Minimising by L-BFGS on frozen draws that are renewed a few times (docs/math.md, section 8)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _UNIT = 0.1
 """Parameters are measured in this unit, so that the first step of a descent, a multiple of the gradient, is short."""
 _APPROACHES = 20
 _ATTEMPTS = 4
-"""How often draws are made anew, twice as many each time, if they have no solution where they were made."""
+"""How often to draw, twice as many each time, if the draws have no solution at their own design."""
 _WALL = 1.0
-"""How far above the best value the objective (a logarithm) counts at most, or where it cannot be computed."""
+"""The objective (a logarithm) is cut off this far above its best value, also where it cannot be computed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Target:
 
 @dataclass
 class History:
-    """The objective over time; also the way a search tells how far it is."""
+    """The objective by iteration, which also reports the progress of a search."""
 
     watch: Callable[[str, int, float], None] | None = None
     rows: list[dict[str, float | int | str]] = field(default_factory=list)
@@ -76,10 +76,10 @@ def design(
     guess: float | None = None,
     approach: bool = True,
 ) -> NoiseLevel:
-    """Freezes draws made for C at these parameters; a new purpose is new randomness.
+    """Freezes draws designed for C at these parameters; every purpose has random numbers of its own.
 
-    The noise level is approached in Newton steps, each on a few draws made where the last one ended: draws made for
-    another noise level say little.
+    The noise level is approached in Newton steps, each on a few draws designed for the end of the last step, since
+    draws designed for another noise level say little.
     """
     gram = problem.gram(parameters)
 
@@ -170,9 +170,9 @@ def descend(
 def search(
     problem: Problem, start: FloatArray, target: Target, iterations: int, refreshes: int, history: History
 ) -> FloatArray:
-    """Descends on frozen draws, judges on fresh ones, and again, until fresh draws see no gain; returns the best.
+    """Returns the best parameters: descends on frozen draws and judges on fresh ones, until those see no gain.
 
-    The start takes part in the judgement: the result is not worse than it, up to the judge's own noise.
+    The start is judged too, so that the result is no worse than the start, up to the noise of the judgement.
     """
     name = problem.family.name
     best, best_value = start, math.inf
@@ -188,7 +188,7 @@ def search(
             )
             try:
                 value = judge(problem, candidate, target, name)
-            except GaltonError:  # a point where no noise level can be found is no candidate
+            except GaltonError:  # without a noise level the point is no candidate
                 break
             gained = best_value - value
             if gained > 0:

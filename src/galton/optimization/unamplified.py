@@ -44,10 +44,19 @@ def unamplified_optimum(
       family: as for `optimize`; the columns of banded:W get norm 1 if W <= bins.
       bins: rounds between two participations of an example.
       rounds: rounds of the run.
-      workload: what the error is of; default prefix sums.
-      objective: rmse or max.
-      participation: fixed-order, or min-separation (at least `bins` rounds apart), which is refused where the
-        sensitivity of the result is not known exactly.
+      workload: the workload whose error is minimised; default prefix sums.
+      objective: rmse, or max for the largest error of a round.
+      participation: fixed-order (every bins-th round), or min-separation (at least `bins` rounds apart), which is
+        refused where the sensitivity of the result is not known exactly.
+
+    Returns:
+      The strategy. Its noise has standard deviation noise multiplier times `strategy.sensitivity(bins)`.
+
+    Example:
+      >>> from galton import square_root
+      >>> best, other = unamplified_optimum("toeplitz:4", bins=4, rounds=16), square_root(16, bands=4)
+      >>> best.rmse() * best.sensitivity(4) < other.rmse() * other.sensitivity(4)
+      True
     """
     count("rounds", rounds)
     count("bins", bins, at_most=rounds)
@@ -79,7 +88,7 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
         starts.append(fitted_blt(family.rounds, family.buffers, float(family.rounds)))
     elif isinstance(family, ToeplitzFamily):
         starts.append(square_root(family.rounds, family.bands))
-        if family.bands > 2 * bins:  # several epochs ask for a dip at every one; a search from the narrower finds it
+        if family.bands > 2 * bins:  # the best coefficients dip once per epoch; a start with fewer bands finds that
             starts.append(_optimum(ToeplitzFamily(family.rounds, 2 * bins), bins, workload, objective))
     else:
         inner = family.smaller()
@@ -115,8 +124,10 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
 
 
 def _column_norms(family: Family, form: Form, bins: int) -> jax.Array:
-    """What each column is divided by so that all modes (columns, for few bands) get norm 1: at no cost, as at the
-    optimum no bin has a smaller sensitivity than another."""
+    """What to divide each column by to give all modes (columns, for few bands) norm 1.
+
+    That costs nothing: at the optimum no bin has a smaller sensitivity than another.
+    """
     if isinstance(family, BandedFamily) and family.bands <= bins:
         return jnp.sqrt(jnp.square(form.dense()).sum(axis=0))
     norms = jnp.sqrt(jnp.square(form.modes(bins)).sum(axis=0))
