@@ -15,7 +15,7 @@ from galton.sampling.plain import PlainSampler
 from galton.sampling.tilted import TiltedSampler
 
 _ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatisticsSampler)}
-"""Samplers for orthogonal modes only (C = I): taken when asked for."""
+"""Samplers for orthogonal modes (C = I) only; used on request only."""
 
 SAMPLERS = ("auto", "plain", "tilted", *_ORTHOGONAL)
 
@@ -25,7 +25,7 @@ _COST_PER_ORDER = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A sampler and, in words, why it was taken."""
+    """A sampler and, in words, why it was chosen."""
 
     sampler: Sampler
     reason: str

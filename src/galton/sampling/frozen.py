@@ -25,7 +25,7 @@ from galton.sampling.halfspace import half_space
 from galton.sampling.kernels import correlated, log_mean_exp
 
 BLOCK = 1 << 12
-"""Samples evaluated at a time; every number of samples is a multiple, so that nothing is compiled twice."""
+"""Samples evaluated at a time; all numbers of samples are multiples of it, so that nothing is compiled twice."""
 
 _SHARPNESS = (np.inf, 1.0, 0.5, 0.25, 0.0)
 """How strongly a proposal keeps to one mode: inf is the mode alone, 0 all modes alike."""
@@ -52,7 +52,7 @@ def blocks_for(modes: int) -> int:
 
 
 def proposals(gram: FloatArray, direction: Direction, epsilon: float) -> tuple[FloatArray, FloatArray]:
-    """Returns rows of counts c of proposals N(G c, G), made for this Gram matrix, and their probabilities."""
+    """Returns rows of counts c of proposals N(G c, G), designed for this Gram matrix, and their probabilities."""
     sharpnesses = _SHARPNESS if len(gram) > 1 else _SHARPNESS[:1]
     rows = [_proposal_counts(gram, direction, epsilon, sharpness) for sharpness in sharpnesses]
     return np.concatenate(rows), np.concatenate([np.full(len(row), 1 / len(row) / len(rows)) for row in rows])

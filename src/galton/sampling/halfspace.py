@@ -1,4 +1,4 @@
-"""The half-space sampler for noise-first: the loss can only be large in a half-space (docs/math.md, section 4)."""
+"""The half-space sampler for noise-first: the loss is only large within a half-space (docs/math.md, section 4)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _half_space_of(gram: FloatArray, weights: FloatArray, epsilon: float) -> Hal
     entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
     offset = float(weights @ gram.diagonal()) / 2 + entropy - epsilon
     margin = 1e-9 + 1e-12 * weights.size
-    bound = max(offset / spread, -1e300)  # an infinite one would have no margin
+    bound = max(offset / spread, -1e300)  # an infinite bound would have no margin
     return HalfSpace(weights, spread, bound + margin * (1 + abs(bound)))
 
 
@@ -96,7 +96,7 @@ def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
 class HalfSpaceSampler(Sampler):
     """Draws noise conditioned on the half-space outside of which the value is zero; R = Phi(bound).
 
-    Losses between a smaller epsilon and this one are outside of it: `least_epsilon`.
+    It is not valid below `least_epsilon`, the epsilon given: the half-space may miss losses below that.
     """
 
     name: ClassVar[str] = "half-space"

@@ -1,7 +1,7 @@
 """Order statistics instead of all normals, for many orthogonal modes (Chua et al., 2025): pessimistic and quick.
 
-Of the b normals only those at some ranks from the top are drawn, and every other one is rounded up to the one above
-it (down to the one below it, for limits from below). A sample costs O(log b) instead of O(b).
+Of the b normals only those at some ranks from the top are drawn. Every other normal is rounded up to the next one drawn
+above it (for limits from below: down to the next one below). A sample costs O(log b) instead of O(b).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BracketedDraw(Draw):
 
 
 def ranks(size: int, growth: float = GROWTH) -> list[int]:
-    """Returns ranks 1 to `size`: each at first, then farther apart by the factor `growth`.
+    """Returns ranks from 1 to `size`: every rank at first, then farther and farther apart, by the factor `growth`.
 
     >>> ranks(12, 1.5)
     [1, 2, 3, 5, 8, 12]
@@ -121,7 +121,7 @@ class OrderStatisticsSampler(Sampler):
         return tails
 
     def _bracket(self, own: FloatArray | None, normals: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """L with every normal that was not drawn rounded down, and up, to its neighbour among those that were."""
+        """L with every normal that was not drawn rounded down, and up, to its nearest neighbour that was."""
         exponents = self.modes.spread * normals - self.modes.energy / 2
         gaps = np.diff(self._ranks)
         ends = []

@@ -1,7 +1,7 @@
-"""Pairs with orthogonal modes of one length: C = I, in any number of epochs (docs/mechanisms.md).
+"""Pairs with orthogonal modes of equal length: C = I, in any number of whole epochs (docs/mechanisms.md).
 
 Their Gram matrix is d I. A pair built from a strategy has off-diagonal entries at rounding level, since `pair` only
-rounds upwards; they are part of the slack here.
+rounds upwards; here they are part of the slack.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Orthogonal:
 
 
 def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:
-    """Returns the modes, refusing a pair that this sampler is not for."""
+    """Returns the modes, refusing a pair whose modes are not orthogonal and of equal length."""
     if direction is Direction.REPLACE:
         raise InvalidArgument("sampler", sampler, "is for add-or-remove adjacency; take auto, plain or tilted")
     gram = pair.gram

@@ -20,7 +20,7 @@ from galton.sampling.slack import choose_dtype, loss_slack
 class PlainSampler(Sampler):
     """Draws from the first distribution of the pair; R = 1.
 
-    float32 where its slack in epsilon stays small, float64 otherwise; `dtype` forces one.
+    It computes in float32 where that keeps the slack in epsilon small, else in float64, unless `dtype` is given.
     """
 
     name: ClassVar[str] = "plain"

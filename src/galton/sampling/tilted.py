@@ -26,10 +26,10 @@ WORK = 4e8
 
 @dataclass(frozen=True, eq=False)
 class Tilt:
-    """How 1 + t modes are drawn so that they attract each other, and what that does to the weight.
+    """How 1 + t modes are drawn so that they attract each other, and how that enters the weight.
 
     The first indices (the head: a pair for t = 1, a triple otherwise) are drawn jointly and exactly, the others one
-    after the other. For replace adjacency all modes also feel the field t * rowmean(G).
+    by one. For replace adjacency all modes are also subject to the field t * rowmean(G).
 
     Attributes:
       order: t.
@@ -109,7 +109,7 @@ def tilt(gram: FloatArray, direction: Direction, order: int) -> Tilt:
 def best_tilt(gram: FloatArray, direction: Direction, epsilon: float) -> Tilt:
     """Returns the tilt with the smallest range at `epsilon` that a search of bounded cost finds.
 
-    Every order gives a valid range, so that a search that ends early costs samples and never validity.
+    Every order gives a valid range: a search that ends early costs samples, but never validity.
     """
     if direction is Direction.MIXTURE_FIRST:
         return _search_upwards(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))))
@@ -137,7 +137,7 @@ def _search_upwards(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
 
 
 def _search_by_halving(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
-    """For replace, where the field and so every factor depends on the order: doubling, then halving steps."""
+    """For replace, where the field and so every factor depends on the order: steps that double, then halve."""
     best = tilt(gram, Direction.REPLACE, 1)
     step = 1
     while best.order + step <= largest:
@@ -157,8 +157,8 @@ def _search_by_halving(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
 class TiltedSampler(Sampler):
     """Draws 1 + t modes, attracted to each other by G, and a point around their sum; unbiased, with range R_t.
 
-    The order t is the one with the smallest range at `epsilon`, never chosen by what samples look like. The samples are
-    valid at every other epsilon too, with another range: nothing in section 3 of docs/math.md rests on the one that t
+    The order t is the one with the smallest range at `epsilon`; it never depends on samples. The samples are valid
+    at every other epsilon too, with another range: nothing in section 3 of docs/math.md depends on the epsilon that t
     was chosen for.
     """
 
