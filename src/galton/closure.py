@@ -1,4 +1,4 @@
-"""The code that a module rests on: its own source and that of everything it imports, found without running any."""
+"""The code that a module depends on: its own source and that of all it imports, found without running it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from galton.errors import InvalidArgument
 
 ROOT = "galton"
-"""This package, whose own `__init__` is not followed: a lazy table of public names, which no code here imports from."""
+"""This package. Its own `__init__` is not followed: it is a lazy table of public names that no code here uses."""
 
 
 @cache
 def code_digest(*modules: str) -> str:
-    """Returns a hash of the code that these modules rest on: what they computed is not theirs any more if it changes.
+    """Returns a hash of the code that these modules depend on; a result is stale once the hash changes.
 
-    Covered is what they import, directly or not, from galton and from the packages that they are in themselves.
+    It covers what they import, directly or not, from galton and from the packages that they are in.
 
     Args:
       modules: full names, such as `__name__`.
@@ -35,12 +35,12 @@ def code_digest(*modules: str) -> str:
 def closure(module: str, packages: Mapping[str, Path]) -> dict[str, Path]:
     """Returns the source files of a module and of all that it imports, directly or not, by the names of the modules.
 
-    An import inside a function counts; one for type checkers only does not. A package that is imported, or imported
-    from, stands for its `__init__`.
+    An import inside a function counts; an import for type checkers only does not. A package that is imported, or
+    imported from, stands for its `__init__`.
 
     Args:
       module: where to begin.
-      packages: folders of the packages that are followed, by name; other imports are left alone.
+      packages: folders of the packages to follow, by name; other imports are left alone.
     """
     start = _source_file(module, packages)
     if start is None:
@@ -65,7 +65,7 @@ def _package_folder(package: str) -> Path:
 
 
 def _source_file(module: str, packages: Mapping[str, Path]) -> Path | None:
-    """The source file of a module; None if it is none of these packages', or no module at all."""
+    """The source file of a module; None if it is in none of these packages, or is no module at all."""
     package, *parts = module.split(".")
     if package not in packages:
         return None
@@ -76,7 +76,7 @@ def _source_file(module: str, packages: Mapping[str, Path]) -> Path | None:
 
 @cache
 def _imported_names(source: bytes, package: str) -> tuple[str, ...]:
-    """Names that may be modules: what a source in this package imports, and what it imports that from."""
+    """Names that may be modules: what a source file of this package imports, and where it imports it from."""
     names: list[str] = []
     for node in _runtime_nodes(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -88,7 +88,7 @@ def _imported_names(source: bytes, package: str) -> tuple[str, ...]:
 
 
 def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only a type checker looks at."""
+    """All nodes except those that only a type checker sees."""
     yield node
     children = ast.iter_child_nodes(node)
     if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
