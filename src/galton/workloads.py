@@ -70,7 +70,7 @@ class Training(Workload):
             rates = array("learning_rates", self.learning_rates, 1)
             if rates.shape != (self.rounds,):
                 raise InvalidArgument(
-                    "learning_rates", rates.shape, f"must have one entry a round, shape ({self.rounds},)"
+                    "learning_rates", rates.shape, f"must have one entry per round, shape ({self.rounds},)"
                 )
             if not (rates >= 0).all() or not (rates > 0).any():
                 raise InvalidArgument("learning_rates", float(rates.min()), "must be non-negative and not all zero")
@@ -118,6 +118,7 @@ class MatrixWorkload(Workload):
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
+        """Rounds of the run."""
         return self.entries.shape[0]
 
     @property

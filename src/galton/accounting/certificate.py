@@ -366,7 +366,7 @@ def certify(
 
 
 def _stated_delta(delta: float, failure: float, attempts: int) -> float:
-    """max(delta, failure) after one attempt, delta + all failures after several (docs/math.md, section 6)."""
+    """max(delta, failure) after one attempt, delta + all failures after several (docs/math.md, section 2.3)."""
     return min(1.0, max(delta, failure) if attempts == 1 else delta + failure)
 
 

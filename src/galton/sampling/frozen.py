@@ -1,4 +1,4 @@
-"""delta as a smooth function of noise multiplier and epsilon on frozen draws: the quick estimator (section 3, warning).
+"""The quick estimator: delta on frozen draws, smooth in noise multiplier and epsilon (docs/math.md, section 3.3).
 
 Not certified: it steers `calibrate` and `epsilon`, whose results are then bounded on fresh samples. The draws come
 from a mixture of proposals with exact densities, from one mode alone to all modes together, so that the

@@ -255,7 +255,7 @@ def _tuples(
     size: int,
     keep_counts: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Draws 1 + t modes a sample; returns field + counts @ G, the tail's part of the log weight, and the counts."""
+    """Draws 1 + t modes per sample; returns field + counts @ G, the tail's part of the log weight, and the counts."""
     bins = field.size
     peak = gram.max()
     attraction = jnp.exp(gram - peak)
@@ -286,7 +286,7 @@ def _tuples(
 
 
 def draw_tuples(key: jax.Array, gram: FloatArray, tilt: Tilt, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns how often each mode was drawn, a row a sample, and log weights without the statistic's part.
+    """Returns how often each mode was drawn, one row per sample, and log weights without the statistic's part.
 
     Call inside `wide_jax()`.
     """

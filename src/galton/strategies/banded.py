@@ -52,6 +52,7 @@ class ColumnBanded(Strategy):
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
+        """Rounds of the run."""
         return self.coefficients.shape[1]
 
     @property

@@ -43,10 +43,10 @@ class Blt(ToeplitzLike):
         rounds = count("rounds", rounds)
         if omega.shape != theta.shape:
             raise InvalidArgument(
-                "scale", omega.shape, f"must have one entry a buffer, like decay: shape {theta.shape}"
+                "scale", omega.shape, f"must have one entry per buffer, like decay: shape {theta.shape}"
             )
         if theta.size > rounds:
-            raise InvalidArgument("decay", theta.size, f"must have at most one buffer a round, {rounds}")
+            raise InvalidArgument("decay", theta.size, f"must have at most one buffer per round, {rounds}")
         sign_allowed("scale", omega, allow_negative)
         if not allow_negative:
             outside = ~((theta > 0) & (theta < 1))

@@ -86,7 +86,7 @@ def load_strategy(path: str | Path) -> Strategy:
     if version != VERSION:
         raise InvalidFile(f"{path}: has version {version!r}; this galton reads version {VERSION}")
     if claimed != files.digest(body):
-        raise InvalidFile(f"{path}: does not match its hash: it was changed after it was written; make it anew")
+        raise InvalidFile(f"{path}: does not match its hash: it was changed after it was written; create it again")
     try:
         return strategy_from_json(body)
     except InvalidArgument as error:

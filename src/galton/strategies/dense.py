@@ -49,6 +49,7 @@ class Dense(Strategy):
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
+        """Rounds of the run."""
         return self.entries.shape[0]
 
     @property

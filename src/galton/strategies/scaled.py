@@ -38,7 +38,7 @@ class Scaled(Strategy):
         if inner.rows != inner.rounds:
             raise InvalidArgument("inner", inner.kind, "must be a square strategy")
         if values.shape != (inner.rounds,):
-            raise InvalidArgument("weights", values.shape, f"must have one entry a round: shape ({inner.rounds},)")
+            raise InvalidArgument("weights", values.shape, f"must have one entry per round: shape ({inner.rounds},)")
         if not (values > 0).all():
             raise InvalidArgument("weights", float(values.min()), "must be positive")
         object.__setattr__(self, "inner", inner)
@@ -46,10 +46,12 @@ class Scaled(Strategy):
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
+        """Rounds of the run."""
         return self.inner.rounds
 
     @property
     def allow_negative(self) -> bool:  # type: ignore[override]
+        """Whether C may have negative entries."""
         return self.inner.allow_negative
 
     @property

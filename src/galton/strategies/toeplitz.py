@@ -121,7 +121,7 @@ class Toeplitz(ToeplitzLike):
         values = array("coefficients", coefficients, 1)
         rounds = count("rounds", rounds)
         if values.size > rounds:
-            raise InvalidArgument("coefficients", values.size, f"must be at most one a round, {rounds}")
+            raise InvalidArgument("coefficients", values.size, f"must be at most one per round, {rounds}")
         if not values[0] > 0:
             raise InvalidArgument("coefficients[0]", float(values[0]), "the diagonal must be positive")
         sign_allowed("coefficients", values, allow_negative)
