@@ -265,7 +265,7 @@ BAD = {
     "inf.npy": "must be finite",
     "zero-diagonal.npy": "the diagonal must be positive",
     "zero-first.npy": "the diagonal must be positive",
-    "too-long.npy": "at most one a round, 12",
+    "too-long.npy": "at most one per round, 12",
     "too-large.npy": "13 rounds, not for the 12",
     "oblong.npy": "must be square",
     "three.npy": "one or two axes",

@@ -1,4 +1,4 @@
-"""Results kept by content: what was computed once, from the same inputs by the same code, is not computed again."""
+"""A cache of results: what was computed from the same inputs by the same code is not computed again."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ def default_cache() -> Cache:
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder with one JSON file a result, named by the digest of everything that determines it.
+    """A folder with a JSON file per result, named by the digest of everything that determines the result.
 
-    That is its inputs and the code that it comes from: the module that computes it, and all that this one imports.
+    That is the inputs of the result and the code behind it: the module that computes it, and all that it imports.
 
-    An entry that cannot be read, or whose content is not what was written, counts as absent. An entry that cannot be
+    An entry that cannot be read, or that was changed since it was written, counts as absent. An entry that cannot be
     written is dropped: a cache is never a reason to fail.
+
+    Attributes:
+      folder: where the entries are; created when needed.
+      blind: whether to ignore what is there.
     """
 
     folder: Path
     blind: bool = False
 
     def emptied(self) -> Cache:
-        """Returns the same cache as if nothing were in it: what is computed replaces what is there."""
+        """Returns a cache on the same folder that ignores its entries and replaces them."""
         return Cache(self.folder, blind=True)
 
     def get(self, inputs: Json, module: str) -> Json | None:

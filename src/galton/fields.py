@@ -14,14 +14,14 @@ Member = TypeVar("Member", bound=enum.Enum)
 
 
 class Fields:
-    """The fields of one object in a file that anybody may have written.
+    """The fields of a JSON object from a file that anybody may have written.
 
     Args:
-      name: of the object, for errors.
-      value: what JSON gave.
-      shape: the dataclass that is to be rebuilt: the object must have its fields and no others. None allows any.
-      flattened: fields of the dataclass that stand in the object as several fields of these names.
-      derived: fields of the object that follow from those of the dataclass.
+      name: name of the object, for errors.
+      value: the parsed JSON.
+      shape: the dataclass to rebuild: the object must have its fields and no others. None allows any fields.
+      flattened: fields of the dataclass that the object holds as several fields, with the names of these.
+      derived: further fields of the object, which follow from those of the dataclass.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Fields:
         return value
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """Returns an object as it is."""
+        """Returns an object as a dictionary."""
         return dict(self._get(key, dict, "a JSON object"))
 
     def inner(self, key: str) -> Fields:
-        """Returns the fields of an object within this one."""
+        """Returns the fields of a nested object."""
         return Fields(f"{self._name}.{key}", self.mapping(key))
 
     def truth(self, key: str) -> bool:

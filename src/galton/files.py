@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens while they are written; and JSON.
+"""Files that are written whole or not at all, whatever happens meanwhile; and JSON.
 
 Everything galton writes goes through `replacing` or, for whole folders, `new_folder`: a temporary in the same folder,
 fsync, rename, fsync of the folder. Only the journal of the noise (`noise/journal.py`) appends instead.
@@ -33,17 +33,17 @@ _LOCK = ".galton-lock"
 
 
 def canonical(value: Any) -> str:
-    """Returns the one JSON text of `value`: sorted keys, no white space, shortest exact floats."""
+    """Returns the canonical JSON text of `value`: sorted keys, no white space, shortest exact floats."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def pretty(value: Any) -> str:
-    """Returns JSON text for people, with the keys in their own order."""
+    """Returns indented JSON text for people to read, with the keys in their own order."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def plain(value: Any) -> Any:
-    """Returns a value made of dictionaries, lists and dataclass fields with every enum member as its value."""
+    """Returns a copy of nested dictionaries and sequences with every enum member replaced by its value."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, dict):
@@ -74,16 +74,16 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
     Formal guarantees, if the block ends without an error:
       - `path` has the new content, and keeps it through a crash of the machine.
     and at every moment, also if the block fails or the process is killed:
-      - `path` has the old content or the new, whole; or is not there, if it was not there before.
-      - Nobody but the owner can read what is not in its place yet: it is in a folder of mode 0700. Once it is in its
+      - `path` has the old content or the new, whole; or does not exist, if it did not exist before.
+      - Only the owner can read the new content before it is in place: it is in a folder of mode 0700. Once it is in
         place it has the mode of any new file, or 0600.
-    An error in the last step, the fsync of the folder, is told as any other, with the new content in its place.
+    An error in the last step, the fsync of the folder, is raised like any other, but the new content is then in place.
 
     Args:
-      path: a file, or a link to one, which then stays a link. Its folder is made if it is not there.
-      secret: readable by its owner only.
+      path: a file, or a link to a file, which then stays a link. Its folder is created if it does not exist.
+      secret: whether only its owner may read it.
     """
-    with _in_place_of(path) as temporary:
+    with _replacing_path(path) as temporary:
         if path.exists() and not path.is_file():
             raise InvalidFile(f"{path}: cannot be written (it is there and is not a file)")
         yield temporary
@@ -97,41 +97,41 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yields a new folder that, with all that the block puts into it, takes the place of `path`.
 
-    What `replacing` guarantees for a file holds for the folder and all its files together. `path` must not be there,
-    or be an empty folder.
+    What `replacing` guarantees for a file holds for the folder and all its files together. `path` must not exist, or
+    must be an empty folder.
     """
-    with _in_place_of(path) as temporary:
+    with _replacing_path(path) as temporary:
         temporary.mkdir()
         yield temporary
 
 
 @contextmanager
 def scratch(parent: Path, purpose: Path | None = None) -> Iterator[Path]:
-    """Yields a new folder in `parent`, of mode 0700, which is removed in the end with all that is left in it.
+    """Yields a new folder in `parent`, of mode 0700, which is removed at the end with everything left in it.
 
     What killed processes left in `parent` is removed first. A temporary folder is named after the running kernel (its
-    boot id) and has a lock file (flock) that its writer holds. One of this kernel whose lock is free has no writer any
-    more: the lock goes with the last process that has it, in whatever container that was, where process ids
-    would tell nothing or, taken again by another process, the wrong thing. All else is left alone: folders of another
-    kernel, which may be those of a live writer on a shared file system that does not share locks; of file systems
-    without locks; of earlier versions of galton.
+    boot id) and has a lock file (flock) that its writer holds. If the folder is of this kernel and its lock is free,
+    its writer is dead: the lock is released with the last process that holds it, in whatever container. A process id
+    would say nothing across containers, or the wrong thing once it is used again. All other folders are left alone:
+    those of another kernel, whose writer may be alive on a shared file system that does not share locks; those on file
+    systems without locks; and those of earlier versions of galton.
 
     Args:
       parent: an existing folder.
-      purpose: what an error names; `parent` unless given.
+      purpose: the path that errors name; default `parent`.
     """
-    named = purpose or parent
+    subject = purpose or parent
     try:
-        _sweep(parent)
-        folder, lock = _claim(parent)
+        _remove_abandoned(parent)
+        folder, lock = _make_locked_folder(parent)
     except OSError as error:
-        raise _refusal(named, error) from None
+        raise _write_error(subject, error) from None
     try:
         yield folder
     except OSError as error:
-        if not _is_about(error, folder):
+        if not _concerns(error, folder):
             raise
-        raise _refusal(named, error) from error
+        raise _write_error(subject, error) from error
     finally:
         _remove(folder)
         if lock is not None:
@@ -139,7 +139,7 @@ def scratch(parent: Path, purpose: Path | None = None) -> Iterator[Path]:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Makes a folder and those above it, unless they are there, so that they outlast a crash of the machine."""
+    """Creates a folder and its missing parents so that they survive a crash of the machine."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(mode=mode, parents=True, exist_ok=True)
     for place in missing:
@@ -147,53 +147,53 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Has the names of the files in a folder reach the disk."""
+    """Writes the names of the files in a folder to disk (fsync)."""
     with _closing(os.open(folder, os.O_RDONLY)) as handle:
         _fsync_folder(handle)
 
 
 @contextmanager
-def _in_place_of(path: Path) -> Iterator[Path]:
+def _replacing_path(path: Path) -> Iterator[Path]:
     try:
         target = Path(os.path.realpath(path))
         make_folder(target.parent)
         parent = os.open(target.parent, os.O_RDONLY)
     except OSError as error:
-        raise _refusal(path, error) from None
-    except ValueError as error:  # no name of a file at all
+        raise _write_error(path, error) from None
+    except ValueError as error:  # not a possible file name
         raise InvalidFile(f"{path}: cannot be written ({error})") from None
     with _closing(parent), scratch(target.parent, path) as folder:
         temporary = folder / target.name
         try:
             yield temporary
-        except InvalidFile as error:  # of a file inside of a temporary folder
+        except InvalidFile as error:  # about a file inside the temporary folder
             if str(temporary) not in str(error):
                 raise
             raise InvalidFile(str(error).replace(str(temporary), str(path))) from error
-        _sync(temporary)
+        _sync_tree(temporary)
         os.replace(temporary, target)
         _fsync_folder(parent)
 
 
-def _refusal(path: Path, error: OSError) -> InvalidFile:
+def _write_error(path: Path, error: OSError) -> InvalidFile:
     return InvalidFile(f"{path}: cannot be written ({error.strerror or error})")
 
 
-def _is_about(error: OSError, folder: Path) -> bool:
-    """Whether an error may come from writing to `folder`: it names no other file and is none of a network."""
+def _concerns(error: OSError, folder: Path) -> bool:
+    """Whether an error may come from writing to `folder`: it names no other file and is no network error."""
     names = [str(name) for name in (error.filename, error.filename2) if name is not None]
     return not isinstance(error, ConnectionError | TimeoutError) and (
         not names or any(name.startswith(str(folder)) for name in names)
     )
 
 
-def _sync(path: Path) -> None:
-    """Has a file, or a folder with all that is in it, reach the disk."""
+def _sync_tree(path: Path) -> None:
+    """Writes a file, or a folder with everything in it, to disk (fsync)."""
     if path.is_symlink():
         return
     if path.is_dir():
         for entry in path.iterdir():
-            _sync(entry)
+            _sync_tree(entry)
         sync_folder(path)
     else:
         with _closing(os.open(path, os.O_RDONLY)) as handle:
@@ -204,7 +204,7 @@ def _fsync_folder(handle: int) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # so says a file system that cannot, and need not, do this
+        if error.errno != errno.EINVAL:  # from a file system that cannot, and need not, do this
             raise
 
 
@@ -217,23 +217,23 @@ def _closing(handle: int) -> Iterator[int]:
 
 
 @cache
-def _kernel() -> str | None:
-    """Returns what tells this run of the machine's kernel from any other, the same in all its containers."""
+def _boot_id() -> str | None:
+    """Returns the id of this boot of the machine, which is the same in all containers; None if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
     except OSError:
         return None
 
 
-def _claim(parent: Path) -> tuple[Path, int | None]:
-    """Makes a temporary folder and takes its lock; without a lock the folder has a name that nobody judges."""
+def _make_locked_folder(parent: Path) -> tuple[Path, int | None]:
+    """Creates a temporary folder and takes its lock; without locks its name keeps others from removing it."""
     own = f"{os.getpid()}-{secrets.token_hex(8)}"
-    while _kernel() is not None:
-        folder = parent / f"{_PREFIX}{_kernel()}-{own}"
+    while _boot_id() is not None:
+        folder = parent / f"{_PREFIX}{_boot_id()}-{own}"
         folder.mkdir(mode=0o700)
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileNotFoundError:  # it was empty, and so was swept away
+        except FileNotFoundError:  # it was still empty, and so another process removed it
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -243,26 +243,26 @@ def _claim(parent: Path) -> tuple[Path, int | None]:
             break
         if (folder / _LOCK).exists():
             return folder, lock
-        os.close(lock)  # swept away before it was locked
+        os.close(lock)  # another process removed it before it was locked
     folder = parent / f"{_PREFIX}unlocked-{own}"
     folder.mkdir(mode=0o700)
     return folder, None
 
 
-def _sweep(parent: Path) -> None:
+def _remove_abandoned(parent: Path) -> None:
     """Removes temporary folders whose writers are dead, and no other."""
-    if _kernel() is None:
+    if _boot_id() is None:
         return
-    for folder in parent.glob(f"{_PREFIX}{_kernel()}-*"):
+    for folder in parent.glob(f"{_PREFIX}{_boot_id()}-*"):
         with suppress(OSError):
-            _remove_if_dead(folder)
+            _remove_if_abandoned(folder)
 
 
-def _remove_if_dead(folder: Path) -> None:
+def _remove_if_abandoned(folder: Path) -> None:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        folder.rmdir()  # fails unless it is empty; a writer that had come no farther makes another
+        folder.rmdir()  # fails unless it is empty; a writer that got no farther creates another
         return
     with _closing(lock):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -270,7 +270,7 @@ def _remove_if_dead(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a temporary folder, its lock last, so that what an interruption leaves can still be judged."""
+    """Removes a temporary folder, its lock last, so that others can remove what an interruption leaves."""
     with suppress(OSError):
         for entry in folder.iterdir():
             if entry.is_dir() and not entry.is_symlink():
@@ -309,7 +309,7 @@ def read_npy(path: str) -> FloatArray:
             values = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
-    except Exception:  # the header of a .npy file is Python source, and can fail in every way that source can
+    except Exception:  # the header of a .npy file is Python source, which can fail in any way
         raise InvalidFile(f"{path}: is not a .npy file of numbers") from None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu" or values.ndim not in (1, 2):
         raise InvalidFile(f"{path}: must hold a real array with one or two axes")

@@ -1,7 +1,7 @@
 """The dominating pair of a balls-in-bins run, reduced to one small matrix (docs/math.md, section 1).
 
-P = (1/b) sum_i N(m_i, sigma^2 I) against Q = N(0, sigma^2 I); all that matters of the modes m_i is their Gram
-matrix G = M^T M / sigma^2. The accountant sees nothing else.
+The pair is P = (1/b) sum_i N(m_i, sigma^2 I) against Q = N(0, sigma^2 I). The modes m_i matter only through their Gram
+matrix G = M^T M / sigma^2, and the accountant sees nothing else.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ MOST_BINS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A dominating pair: `unit` is its Gram matrix at noise multiplier 1 (largest diagonal entry 1, rounded up).
+    """A dominating pair with its noise multiplier: what the accountant analyses. `dominating_pair` builds it.
 
     Attributes:
-      unit: (modes, modes), symmetric, non-negative; never below the exact Gram matrix in any entry.
+      unit: the Gram matrix at noise multiplier 1, of shape (modes, modes): symmetric, non-negative, and in no entry
+        below the exact matrix. Its largest diagonal entry is 1, rounded up.
       noise_multiplier: sensitivity-1 noise multiplier; the Gram matrix in force is unit / noise_multiplier^2.
-      strategy: content hash of the strategy it came from, or a name.
+      strategy: content hash of the strategy that it comes from, or a name.
       rounds: rounds of the run.
-      merged: how many neighbouring bins were made one mode, for a bound with fewer modes (section 5).
+      merged: how many neighbouring bins share a mode, for a bound with fewer modes (docs/math.md, section 5).
     """
 
     unit: FloatArray
@@ -51,7 +52,7 @@ class Pair:
 
     @property
     def modes(self) -> int:
-        """Size of the Gram matrix: the number of bins, or of groups of bins that were merged."""
+        """Size of the Gram matrix: the number of bins, or of groups of merged bins."""
         return self.unit.shape[0]
 
     @property
@@ -66,33 +67,53 @@ class Pair:
 
     @property
     def mu_upper(self) -> float:
-        """Mean shift of the Gaussian mechanism that bounds delta from above: the unamplified run (section 5)."""
+        """Mean shift of the Gaussian mechanism that bounds delta from above: the unamplified run."""
         return float(np.sqrt(self.gram.diagonal().max()))
 
     @property
     def mu_lower(self) -> float:
-        """Mean shift of a Gaussian mechanism that bounds delta from below: the least entry for all (section 5)."""
+        """Mean shift of a Gaussian mechanism that bounds delta from below: all entries of G lowered to the least."""
         return float(np.sqrt(self.gram.min()))
 
     def at(self, noise_multiplier: float) -> Pair:
-        """Returns the same mechanism with another noise multiplier."""
+        """Returns the same mechanism with another noise multiplier.
+
+        Args:
+          noise_multiplier: sensitivity-1 noise multiplier.
+
+        Example:
+          >>> from galton import square_root
+          >>> pair = dominating_pair(square_root(16), bins=4)
+          >>> pair.at(2.0).mu_upper == pair.mu_upper / 2
+          True
+        """
         return replace(self, noise_multiplier=noise_multiplier)
 
 
 def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0, merge: int = 1) -> Pair:
     """Returns the dominating pair of a balls-in-bins run of `strategy` with `bins` batches per epoch.
 
-    Formal guarantee: for add-or-remove adjacency with per-example contributions of norm at most 1, every example in
-    one of `bins` batches chosen uniformly and independently, batch i used in rounds i, i+bins, ..., the run's
-    privacy profile is at most that of the pair. Rounding only ever raises entries: the Gram matrix of a sum of n
-    non-negative products in float64 has relative error below 4 n 2^-53, which is added to every entry.
+    Formal guarantee: let every contribution of an example have norm at most 1, let every example be in one of `bins`
+    batches, chosen uniformly and independently, and let batch i be used in rounds i, i+bins, ... Then the privacy
+    profile of the run under add-or-remove adjacency is at most that of the pair. Rounding only ever raises entries of
+    the Gram matrix: a sum of n non-negative products in float64 has relative error below 4 n 2^-53, which is added to
+    every entry.
 
     Args:
       strategy: C.
       bins: batches per epoch.
       noise_multiplier: sensitivity-1 noise multiplier.
-      merge: make groups of this many neighbouring bins one mode each: a rigorous upper bound that costs less where
-        there are many bins. Must divide `bins`.
+      merge: merge groups of this many neighbouring bins into one mode each: a rigorous upper bound that costs less
+        where there are many bins. Must divide `bins`.
+
+    Returns:
+      The pair.
+
+    Example:
+      >>> from galton import square_root
+      >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
+      >>> pair.bins, pair.noise_multiplier
+      (4, 2.0)
     """
     if bins > MOST_BINS:
         raise InvalidArgument("bins", bins, f"must be at most {MOST_BINS}: the Gram matrix has bins^2 entries")
@@ -102,7 +123,7 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
     if not 1e-250 < largest < 1e250:
         raise InvalidArgument("strategy", strategy.kind, "its entries are too large or too small for float64")
     if merge > 1:
-        gram = _merged(gram, count("merge", merge))
+        gram = _merge_bins(gram, count("merge", merge))
     unit = (gram + gram.T) / (2 * largest)
     unit += 4 * (strategy.rows + 64) * ROUNDOFF
     if merge > 1:
@@ -110,8 +131,8 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
     return Pair(unit, noise_multiplier, strategy.digest, strategy.rounds, merge)
 
 
-def _merged(gram: FloatArray, merge: int) -> FloatArray:
-    """The largest entry of every block: by Kahane's inequality delta does not fall."""
+def _merge_bins(gram: FloatArray, merge: int) -> FloatArray:
+    """The largest entry of every block; by Kahane's inequality that does not lower delta."""
     bins = gram.shape[0]
     if bins % merge:
         raise InvalidArgument("merge", merge, f"must divide the number of bins, {bins}: groups must be of equal size")
@@ -120,7 +141,10 @@ def _merged(gram: FloatArray, merge: int) -> FloatArray:
 
 
 def groups_for(bins: int, most: int = 1024) -> int:
-    """Returns the smallest divisor of `bins` by which to merge so that at most `most` modes remain, 1 if few."""
+    """Returns how many neighbouring bins to merge: the smallest divisor that leaves at most `most` modes.
+
+    Up to 2 * most bins are not merged at all.
+    """
     if bins <= 2 * most:
         return 1
     size = next(size for size in range(2, bins + 1) if bins % size == 0 and bins // size <= most)

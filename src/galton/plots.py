@@ -24,7 +24,7 @@ def pyplot() -> Any:
 
 
 def check_plot_path(path: str | Path) -> Path:
-    """Refuses a name that no plot can be written to, before the work begins."""
+    """Returns the path, refusing one that no plot can be written to; call it before the work begins."""
     target = Path(path)
     if target.suffix.lower() not in FORMATS:
         raise InvalidArgument("plot", str(path), "must end in " + ", ".join(FORMATS))

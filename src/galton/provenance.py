@@ -1,4 +1,4 @@
-"""Where a result comes from: versions of what it rests on, and the time."""
+"""Where a result comes from: the versions of what it depends on, and the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions that an analysis rests on."""
+    """Returns the versions that a result depends on: galton, its libraries and Python."""
     packages = {name: version(name) for name in ("galton", "jax", "numpy", "scipy")}
     return packages | {"python": platform.python_version()}
 

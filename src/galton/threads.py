@@ -8,9 +8,9 @@ from threadpoolctl import threadpool_limits
 
 
 def one_blas_thread() -> AbstractContextManager[object]:
-    """Keeps BLAS to one thread in a block of work on small matrices.
+    """Returns a context in which BLAS uses a single thread, for work on small matrices.
 
-    Threads that wait for each other cost far more than a product of 128 x 128 matrices: measured beside JAX's own
-    threads on 2 cores, a Cholesky factor took 70 ms instead of 0.3 ms.
+    Threads that wait for each other cost far more than a product of 128 x 128 matrices: next to JAX's own threads on 2
+    cores, a Cholesky factorisation was measured to take 70 ms instead of 0.3 ms.
     """
     return threadpool_limits(limits=1, user_api="blas")

@@ -1,4 +1,4 @@
-"""What the noisy gradients are for: lower-triangular matrices A, with error A C^-1 z (docs/math.md, section 7)."""
+"""Workloads: lower-triangular matrices A, for which the error of C is A C^-1 z (docs/math.md, section 7)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ from galton.files import read_npy
 
 
 class Workload(ABC):
-    """A lower-triangular matrix, applied rather than stored."""
+    """A lower-triangular matrix A that says what the noisy gradients are used for; the error of C is A C^-1 z.
+
+    Attributes:
+      rounds: rounds of the run, the size of A.
+    """
 
     rounds: int
 
     @abstractmethod
     def apply(self, values: FloatArray) -> FloatArray:
-        """Returns A @ values for `values` of shape (rounds, k)."""
+        """Returns A @ values.
+
+        Args:
+          values: of shape (rounds, k).
+        """
 
     @property
     @abstractmethod
     def is_toeplitz(self) -> bool:
-        """Whether A is Toeplitz, so that the error of a Toeplitz strategy needs one column only."""
+        """Whether A is Toeplitz; the error of a Toeplitz strategy then needs one column only."""
 
     def matrix(self) -> FloatArray:
         """Returns A as a dense matrix."""
@@ -33,9 +41,20 @@ class Workload(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Training(Workload):
-    """Iterates of (momentum) SGD: A = prefix sums x diag(learning rates) x momentum.
+    """The iterates of SGD, with or without momentum: A = prefix sums x diag(learning rates) x momentum.
 
     With momentum 0 and constant learning rate 1 this is the prefix-sum workload.
+
+    Attributes:
+      rounds: rounds of the run.
+      momentum: at least 0 and below 1.
+      learning_rates: a non-negative number per round; None for a constant learning rate of 1.
+
+    Example:
+      >>> Training(3, momentum=0.5).matrix()
+      array([[1.  , 0.  , 0.  ],
+             [1.5 , 1.  , 0.  ],
+             [1.75, 1.5 , 1.  ]])
     """
 
     rounds: int
@@ -51,7 +70,7 @@ class Training(Workload):
             rates = array("learning_rates", self.learning_rates, 1)
             if rates.shape != (self.rounds,):
                 raise InvalidArgument(
-                    "learning_rates", rates.shape, f"must have one entry a round, shape ({self.rounds},)"
+                    "learning_rates", rates.shape, f"must have one entry per round, shape ({self.rounds},)"
                 )
             if not (rates >= 0).all() or not (rates > 0).any():
                 raise InvalidArgument("learning_rates", float(rates.min()), "must be non-negative and not all zero")
@@ -74,7 +93,16 @@ class Training(Workload):
 
 @dataclass(frozen=True, eq=False)
 class MatrixWorkload(Workload):
-    """Any lower-triangular matrix."""
+    """A workload given as a matrix.
+
+    Attributes:
+      entries: A, lower-triangular, of shape (rounds, rounds).
+
+    Example:
+      >>> import numpy as np
+      >>> MatrixWorkload(np.eye(4)).rounds
+      4
+    """
 
     entries: FloatArray
 
@@ -90,6 +118,7 @@ class MatrixWorkload(Workload):
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
+        """Rounds of the run."""
         return self.entries.shape[0]
 
     @property
@@ -101,20 +130,54 @@ class MatrixWorkload(Workload):
 
 
 def prefix_sums(rounds: int) -> Training:
-    """The default workload: A[t, s] = 1 for s <= t."""
+    """Returns the default workload, the iterates of SGD: A[t, s] = 1 for s <= t.
+
+    Args:
+      rounds: rounds of the run.
+
+    Returns:
+      The workload.
+
+    Example:
+      >>> prefix_sums(2).matrix()
+      array([[1., 0.],
+             [1., 1.]])
+    """
     return Training(rounds)
 
 
 def momentum(rounds: int, beta: float, learning_rates: ArrayLike | None = None) -> Training:
-    """Iterates of SGD with momentum `beta` and a learning rate per round (default: constant)."""
+    """Returns the workload of SGD with momentum: its error is that of the iterates.
+
+    Args:
+      rounds: rounds of the run.
+      beta: the momentum, at least 0 and below 1.
+      learning_rates: a learning rate per round, such as `cooldown(rounds)`; default constant.
+
+    Returns:
+      The workload.
+    """
     rates = None if learning_rates is None else array("learning_rates", learning_rates, 1)
     return Training(rounds, beta, rates)
 
 
 def cooldown(rounds: int, start: float = 0.25, final: float = 0.05) -> FloatArray:
-    """Learning rates: 1 until `start` (a fraction of the run), then linear down to `final` in the last round.
+    """Returns learning rates that are 1 up to a fraction `start` of the run, then fall linearly to `final`.
 
-    The defaults are the schedule of the paper's CIFAR-10 runs: 2000 rounds, cooling from round 500 to a twentieth.
+    The defaults are the schedule of the paper's CIFAR-10 runs: 2000 rounds, cooling down from round 500 to a
+    twentieth.
+
+    Args:
+      rounds: rounds of the run.
+      start: the fraction of the run after which the learning rate falls, at least 0 and below 1.
+      final: the learning rate of the last round.
+
+    Returns:
+      A learning rate per round, for `momentum`.
+
+    Example:
+      >>> cooldown(5, start=0.5, final=0.4).round(2).tolist()
+      [1.0, 1.0, 1.0, 0.8, 0.4]
     """
     count("rounds", rounds)
     positive("final", final)

@@ -30,11 +30,16 @@ class Calibration:
 
     Attributes:
       noise_multiplier: sensitivity-1 noise multiplier.
-      guarantee: what it was calibrated for.
-      target: the delta that was aimed at, claimed delta / tau.
-      unamplified: the multiplier without amplification (exact).
-      check: delta at the multiplier on fresh samples; its upper limit is below the claimed delta. Check number k
-        has half the failure probability of the one before: the first that passes holds with the confidence asked for.
+      guarantee: the guarantee that it was calibrated for.
+      tau: the room left for a certificate, as a factor of delta.
+      target: the delta that was aimed at: the delta of the guarantee divided by tau.
+      unamplified: the exact multiplier without amplification.
+      iterations: steps of the search for the multiplier.
+      check: delta at the multiplier on fresh samples. Its upper limit is at most the delta of the guarantee. Each
+        check has half the failure probability of the check before it, so that the first to pass holds with the
+        confidence asked for.
+      seed: the seed of all samples.
+      seconds: how long the calibration took.
     """
 
     noise_multiplier: float
@@ -63,8 +68,8 @@ def calibrate(
 ) -> Calibration:
     """Returns the smallest noise multiplier at which delta(epsilon) is delta / tau, checked on fresh samples.
 
-    The room between delta / tau and delta is what a certificate needs to prove the claim. If the check's upper limit
-    exceeds delta, the multiplier is raised until it does not: the answer errs towards more noise.
+    A certificate needs the room between delta / tau and delta to prove the claim. If the check's upper limit exceeds
+    delta, the multiplier is raised until it does not: the answer errs towards more noise.
 
     Formal guarantee: except with probability 1 - options.confidence over the accountant's random numbers, a run with
     this multiplier meets the guarantee. This is no certificate: nothing is written to the ledger of attempts.
@@ -72,9 +77,9 @@ def calibrate(
     Args:
       pair: the mechanism; its own noise multiplier is ignored.
       epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
-      delta: of the guarantee, unless the first argument is all of it.
+      delta: delta of the guarantee; omit it if `epsilon` is a `Guarantee`.
       options: how to sample.
-      tau: how much room is left, as a factor of delta.
+      tau: how much room to leave for a certificate, as a factor of delta.
 
     Returns:
       The multiplier and the evidence for it.
@@ -130,23 +135,23 @@ def calibrate(
 def _by_plain_samples(
     pair: Pair, aim: Guarantee, bracket: tuple[float, float], seed: int, options: Options
 ) -> tuple[float, int]:
-    """The same plain samples at every multiplier: delta is then a smooth, decreasing function of it."""
+    """Solves on the same plain samples at every multiplier, which make delta a smooth, decreasing function of it."""
     steps = 0
 
-    def mean(direction: Direction) -> Callable[[float], float]:
-        def at(multiplier: float) -> float:
+    def mean_for(direction: Direction) -> Callable[[float], float]:
+        def mean(multiplier: float) -> float:
             sampler = PlainSampler(pair.at(multiplier), direction)
             run = draws(sampler, options.budget(), derived_seed(seed, "fit"), options.pool, options.progress)
             return float(np.sum([sampler.values(draw, aim.epsilon).sum() for draw in run])) / options.budget()
 
-        return at
+        return mean
 
-    means = [mean(direction) for direction in aim.directions]
+    means = [mean_for(direction) for direction in aim.directions]
 
     def largest(multiplier: float) -> float:
         nonlocal steps
         steps += 1
-        return max(mean_at(multiplier) for mean_at in means)
+        return max(mean(multiplier) for mean in means)
 
     guess = min(bracket[1], multiplier_upper_bound(pair, aim))
     return solve(largest, aim.delta, guess, *bracket), steps

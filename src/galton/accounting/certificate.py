@@ -1,4 +1,4 @@
-"""Estimate-verify-release: a claim fixed beforehand, put to the test once with fresh randomness."""
+"""Estimate, verify, release: a claim fixed beforehand is tested once, with fresh randomness."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAILURE_SHARE = 1.5e-3
 """Default failure probability as a share of the claimed delta: 1.5e-8 at 1e-5."""
 
 _LADDER = np.array([1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0])
-"""Claims, relative to the one at stake, that a rejected verification may still prove."""
+"""Multiples of the claimed delta that a rejected verification may still prove."""
 
 _REJECTED = "Rejected: nothing may be claimed"
 """How the statement of a rejected claim begins."""
@@ -36,17 +36,21 @@ _MOST_SAMPLES = 10**8
 
 @dataclass(frozen=True)
 class DirectionVerdict:
-    """How the claim fared in one direction.
+    """The outcome of a verification in one direction.
 
     Attributes:
       direction: mixture-first (REMOVE), noise-first (ADD) or replace.
-      accepted: whether the claim was proved here.
+      accepted: whether the claim was proved in this direction.
       estimate: mean of the samples.
-      delta_upper: what was proved.
-      samples, budget: samples taken, and how many would have been taken at most.
-      sampler, reason: which sampler, and why.
-      order, range: of that sampler.
-      slack_epsilon, lost: what floating point may cost; included in `delta_upper`.
+      delta_upper: the upper limit on delta that was proved.
+      samples: samples taken.
+      budget: the most samples that would have been taken.
+      sampler: name of the sampler, or none if no sample was needed.
+      reason: why that sampler was chosen.
+      order: order of the sampler.
+      range: the largest value that a sample can have.
+      slack_epsilon: bound on the rounding error of a loss; `delta_upper` includes it.
+      lost: probability that this bound fails for a sample; `delta_upper` includes it.
     """
 
     direction: Direction
@@ -68,7 +72,7 @@ class DirectionVerdict:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> DirectionVerdict:
-        """Rebuilds a verdict from `to_json`; a field that cannot be is refused."""
+        """Rebuilds a verdict from `to_json`; a field with an impossible value is refused."""
         body = Fields("by_direction", value, cls)
         return cls(
             direction=body.member("direction", Direction),
@@ -88,26 +92,35 @@ class DirectionVerdict:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Everything needed to repeat a verification and to judge it.
+    """The outcome of a verification, with everything needed to repeat it and to judge it.
 
-    What may be stated: a training run that is released only if this verification accepted, and that uses exactly this
+    Formal guarantee: a training run that is released only if this verification accepted, and that uses exactly this
     strategy, batching and noise multiplier, is (epsilon, max(delta, failure_probability))-DP after one attempt, and
-    (epsilon, delta + failure_probability)-DP after several; `statement` says it, docs/certificates.md explains it.
+    (epsilon, delta + failure_probability)-DP after several. `statement` says so in words; docs/certificates.md
+    explains it.
 
     Attributes:
-      accepted: whether the claim was proved.
+      accepted: whether the claim was proved. A rejected certificate supports no claim.
       guarantee: the claim.
-      delta_upper: what was proved of delta, accepted or not.
-      failure_probability: that a false claim is accepted, all attempts at this target together.
-      failure_probability_per_attempt: of this attempt alone.
-      attempts: verifications of this target, this one included.
-      strategy, bins, rounds, epochs, noise_multiplier: the mechanism; `strategy` is a content hash.
-      bound: how samples were turned into a limit.
-      samples: samples taken, all directions together.
-      seed, seed_chosen_by_user: of the samples.
-      by_direction: the verdict in each direction that was looked at.
+      delta_upper: the upper limit on delta that was proved, whether the claim was accepted or not.
+      failure_probability: bound on the probability that a false claim is accepted, over all attempts at this target.
+      failure_probability_per_attempt: the same bound for this attempt alone.
+      attempts: verifications of this target so far, including this one.
+      strategy: content hash of the strategy.
+      bins: batches per epoch.
+      rounds: rounds of the run.
+      epochs: epochs of the run, a partial one included.
+      noise_multiplier: sensitivity-1 noise multiplier.
+      bound: how samples were turned into a limit: betting, or the name of a fixed-sample bound.
+      samples: samples taken over all directions.
+      seed: the seed of the samples.
+      seed_chosen_by_user: whether the user chose the seed; the claim then assumes that it was not chosen for its
+        outcome.
+      by_direction: the verdict in every direction that was tested; the first rejection ends the test.
       statement: what may be stated, in words.
-      versions, created, seconds: provenance.
+      versions: versions of galton, of the libraries it relies on, and of Python.
+      created: when the verification ended, in UTC.
+      seconds: how long the verification took.
     """
 
     accepted: bool
@@ -133,7 +146,7 @@ class Certificate:
 
     @property
     def stated_delta(self) -> float:
-        """The delta that may be stated: what was claimed, with the failures of attempts before it."""
+        """The delta that may be stated: the claimed delta, with the failure probabilities of all attempts."""
         return _stated_delta(self.guarantee.delta, self.failure_probability, self.attempts)
 
     def to_json(self) -> dict[str, Any]:
@@ -153,8 +166,15 @@ class Certificate:
     def from_json(cls, value: dict[str, Any]) -> Certificate:
         """Rebuilds a certificate from `to_json`.
 
-        Every field is checked: type, finiteness and range, and that what is said twice agrees. That says nothing about
-        where the certificate comes from: whoever can write the file can write another one (docs/certificates.md).
+        Every field is checked for its type, finiteness and range, and fields that repeat each other must agree. That
+        does not show where the certificate comes from: whoever can write the file can also forge it
+        (docs/certificates.md).
+
+        Args:
+          value: a dictionary as `to_json` returns it.
+
+        Returns:
+          The certificate.
         """
         body = Fields("certificate", value, cls, {"guarantee": ("epsilon", "delta", "adjacency")})
         certificate = cls(
@@ -185,7 +205,7 @@ class Certificate:
         return certificate
 
     def check_consistent(self) -> None:
-        """Refuses numbers that no verification could have given together."""
+        """Raises `InvalidArgument` if no verification could have produced these fields together."""
         directions = tuple(verdict.direction for verdict in self.by_direction)
         wanted = self.guarantee.directions
         if directions != (wanted if self.accepted else wanted[: len(directions)]):
@@ -205,15 +225,15 @@ class Certificate:
         least = per_attempt * (1 - 1e-9)
         if not 0 < least <= total or (self.attempts == 1 and total > per_attempt * (1 + 1e-9)):
             raise InvalidArgument("failure_probability", total, "must be the sum over all attempts")
-        words = _stated(self.guarantee, total, self.attempts) if self.accepted else _REJECTED
+        words = _stated_guarantee(self.guarantee, total, self.attempts) if self.accepted else _REJECTED
         if words not in self.statement:
             raise InvalidArgument("statement", self.statement, f"must say what the other fields do: {words}")
 
 
 def target_digest(pair: Pair, guarantee: Guarantee) -> str:
-    """Returns the hash under which attempts are counted: the claim, whatever the noise multiplier.
+    """Returns the hash under which attempts are counted: that of the claim, whatever the noise multiplier.
 
-    Trying another multiplier after a rejection is one more try at the same target, and counts as such.
+    Trying another multiplier after a rejection counts as another attempt at the same target.
     """
     return files.digest(
         {
@@ -228,16 +248,17 @@ def target_digest(pair: Pair, guarantee: Guarantee) -> str:
 def samples_to_certify(
     claim: float, tau: float, failure: float, bound: str = "kl", value_range: float = 1.0, power: float = 0.999
 ) -> int:
-    """Returns how many samples a fixed-sample verification takes so that a truth of claim / tau passes with `power`.
+    """Returns how many samples a fixed-sample verification needs to accept with probability `power`.
 
-    The count for which an observed mean of claim / tau would just do is not enough: half of all runs see more.
+    The true delta is taken to be claim / tau. It is not enough that an observed mean of claim / tau would just prove
+    the claim, since half of all runs observe a larger mean.
     """
     chosen, kl = BOUNDS[bound], BOUNDS["kl"]
     truth = claim / tau / value_range
     unlikely = -math.log(1 - power)
 
     def passes(samples: int) -> bool:
-        """Whether even a mean that only 1 - power of all runs exceed proves the claim."""
+        """Whether the claim is proved even by a mean that only a share 1 - power of all runs exceeds."""
         low, high = truth, claim / value_range
         for _ in range(60):
             middle = (low + high) / 2
@@ -264,7 +285,7 @@ def certify(
     failure: float | None = None,
     ledger: Ledger | None = None,
 ) -> Certificate:
-    """Verifies the claim "delta(epsilon) <= delta" once, and returns the certificate, accepted or not.
+    """Tests the claim "delta(epsilon) <= delta" once, and returns a certificate, accepted or not.
 
     Formal guarantee: if the claim is false, the probability of acceptance is at most `failure` (default 0.0015 *
     delta) for this attempt, over the randomness of the seed, and at most the certificate's failure_probability,
@@ -274,15 +295,26 @@ def certify(
     Args:
       pair: the mechanism with its noise multiplier.
       epsilon: the claim, a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
-      delta: of the claim, unless the first argument is all of it.
-      options: sampler, bound, samples (per direction), seed, workers, progress.
-      tau: how far below the claim the truth may be expected, for the number of samples if `options.samples` is
-        None; default 1.05, or 1.25 where that would take more than 1e8.
+      delta: delta of the claim; omit it if `epsilon` is a `Guarantee`.
+      options: how to sample; its confidence and rel_width are not used.
+      tau: the factor by which the true delta is expected to be below the claim. It sets the number of samples if
+        `options.samples` is None. Default: 1.05, or 1.25 where 1.05 would need more than 1e8 samples.
       failure: failure probability of this attempt.
-      ledger: where attempts are counted (default: the user's).
+      ledger: where attempts are counted; default `default_ledger()`.
 
     Returns:
-      The certificate. Only `accepted` ones let you claim anything.
+      The certificate. Only an accepted one lets you claim anything.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from tempfile import TemporaryDirectory
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=3.0)
+      >>> with TemporaryDirectory() as folder:  # so that this example counts as no attempt of yours
+      ...     ledger = Ledger(Path(folder) / "attempts.json")
+      ...     certificate = certify(pair, epsilon=1.0, delta=1e-3, options=Options(seed=1), ledger=ledger)
+      >>> certificate.accepted, certificate.stated_delta
+      (True, 0.001)
     """
     guarantee = as_guarantee(epsilon, delta)
     options = options or Options()
@@ -297,7 +329,9 @@ def certify(
     share = failure / len(guarantee.directions)
     verdicts = []
     for direction in guarantee.directions:
-        verdicts.append(_verify(pair, direction, guarantee, share, tau, derived_seed(seed, "certify"), options))
+        verdicts.append(
+            _verify_direction(pair, direction, guarantee, share, tau, derived_seed(seed, "certify"), options)
+        )
         if not verdicts[-1].accepted:
             break
     accepted = all(verdict.accepted for verdict in verdicts)
@@ -332,22 +366,22 @@ def certify(
 
 
 def _stated_delta(delta: float, failure: float, attempts: int) -> float:
-    """max(delta, failure) after one attempt, delta + all failures after several (docs/math.md, section 6)."""
+    """max(delta, failure) after one attempt, delta + all failures after several (docs/math.md, section 2.3)."""
     return min(1.0, max(delta, failure) if attempts == 1 else delta + failure)
 
 
-def _stated(guarantee: Guarantee, failure: float, attempts: int) -> str:
+def _stated_guarantee(guarantee: Guarantee, failure: float, attempts: int) -> str:
     """The guarantee that may be stated, in words."""
     delta = _stated_delta(guarantee.delta, failure, attempts)
     return f"({guarantee.epsilon:g}, {delta:.6g})-DP under {guarantee.adjacency} adjacency"
 
 
 def _statement(accepted: bool, guarantee: Guarantee, total: float, attempts: int, options: Options) -> str:
-    """What may be said."""
+    """What may be stated, in words."""
     if not accepted:
         return f"{_REJECTED}. Trying again, with any multiplier, counts as a further attempt."
     words = (
-        f"A run released only because this verification accepted is {_stated(guarantee, total, attempts)}, "
+        f"A run released only because this verification accepted is {_stated_guarantee(guarantee, total, attempts)}, "
         "if it uses this strategy, balls-in-bins batches and noise multiplier."
     )
     if options.seed is not None:
@@ -355,7 +389,7 @@ def _statement(accepted: bool, guarantee: Guarantee, total: float, attempts: int
     return words + (f" Attempt {attempts} at this target." if attempts > 1 else "")
 
 
-def _verify(
+def _verify_direction(
     pair: Pair,
     direction: Direction,
     guarantee: Guarantee,
@@ -368,7 +402,7 @@ def _verify(
     epsilon, delta = guarantee.epsilon, guarantee.delta
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
     sampler = chosen.sampler
-    certain = direction_upper_bound(pair, direction, epsilon)
+    ceiling = direction_upper_bound(pair, direction, epsilon)
     value_range = sampler.value_range(epsilon)
     claim = delta - sampler.lost_delta(epsilon)
 
@@ -379,7 +413,7 @@ def _verify(
             direction=direction,
             accepted=accepted,
             estimate=min(estimate, 1.0),
-            delta_upper=min(upper, certain),
+            delta_upper=min(upper, ceiling),
             samples=samples,
             budget=budget,
             sampler=sampler.name if budget else "none",
@@ -390,11 +424,11 @@ def _verify(
             lost=sampler.slack.lost,
         )
 
-    if certain <= delta:
-        return verdict(True, certain, certain, 0, 0, "the deterministic bound proves the claim without sampling")
+    if ceiling <= delta:
+        return verdict(True, ceiling, ceiling, 0, 0, "the deterministic bound proves the claim without sampling")
     if claim <= 0:
         return verdict(False, 1.0, 1.0, 0, 1, "the claim is below what floating point can resolve for this mechanism")
-    budget = options.samples or _budget(claim, tau, failure, value_range, options)
+    budget = options.samples or _sample_budget(claim, tau, failure, value_range, options)
     test: BettingTest | FixedSample
     if options.bound == SEQUENCE:
         ladder = claim * _LADDER
@@ -414,8 +448,8 @@ def _verify(
     return verdict(accepted, test.mean, upper + lost, test.samples, budget, chosen.reason)
 
 
-def _budget(claim: float, tau: float | None, failure: float, value_range: float, options: Options) -> int:
-    """Samples of a verification: exactly for a fixed-sample bound, at most for a sequence."""
+def _sample_budget(claim: float, tau: float | None, failure: float, value_range: float, options: Options) -> int:
+    """Samples of a verification: the exact number for a fixed-sample bound, the largest for a sequence."""
     bound = "kl" if options.bound == SEQUENCE else options.bound
     if tau is not None:
         return samples_to_certify(claim, tau, failure, bound, value_range)

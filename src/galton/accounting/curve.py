@@ -23,14 +23,26 @@ _LEAST_DELTA = 1e-9
 
 @dataclass(frozen=True)
 class Profile:
-    """delta at many epsilons, and what follows from it.
+    """delta at many epsilons, with the trade-off curve and the advantage that follow from it.
 
     Attributes:
-      epsilons, deltas, lowers, uppers: the curve; all limits hold at once with probability `confidence`.
-      false_positive_rates, false_negative_rates: trade-off curve by the upper limits: no test of "was this example
-        used" with this false-positive rate has a smaller false-negative rate.
-      advantage, advantage_upper: delta(0), the total variation distance: the best possible true-positive rate minus
-        false-positive rate.
+      epsilons: the grid, in increasing order from 0.
+      deltas: an estimate of delta at every epsilon.
+      lowers: lower limits on delta.
+      uppers: upper limits on delta; all limits hold at once with probability `confidence`.
+      false_positive_rates: the grid of the trade-off curve.
+      false_negative_rates: the trade-off curve by the upper limits: no test of "was this example used" with that
+        false-positive rate has a smaller false-negative rate.
+      advantage: delta(0), the total variation distance: the best possible true-positive rate minus false-positive
+        rate of an attacker.
+      advantage_upper: upper limit on the advantage.
+      confidence: probability that all limits hold at once.
+      adjacency: which data sets are neighbours.
+      bound: how samples were turned into limits.
+      samples: samples taken in total.
+      sampler: names of the samplers.
+      seed: the seed of the samples.
+      seconds: how long it took.
     """
 
     epsilons: tuple[float, ...]
@@ -62,9 +74,27 @@ def profile(
     points: int = 33,
     options: Options | None = None,
 ) -> Profile:
-    """Returns delta on a grid of epsilons (default: from 0 to where delta is below 1e-9), with simultaneous limits.
+    """Returns delta on a grid of epsilons, with limits that hold at all grid points at once.
 
-    The default stops at an interval of 10% at every point, which is what a plot can show; pass `options` for another.
+    Formal guarantee: all limits, those on the trade-off curve and the advantage included, hold at once except with
+    probability 1 - options.confidence over the accountant's random numbers.
+
+    Args:
+      pair: the mechanism with its noise multiplier.
+      epsilons: the grid; 0 is added if it is missing. Default: `points` values from 0 to where delta is below 1e-9.
+      adjacency: which data sets are neighbours.
+      points: size of the default grid.
+      options: how to sample. The default stops at an interval of 10% at every point, enough for a plot.
+
+    Returns:
+      The curve with its limits.
+
+    Example:
+      >>> from galton import Options, dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
+      >>> curve = profile(pair, [0.5, 1.0], options=Options(seed=1, rel_width=0.2))
+      >>> curve.epsilons, curve.uppers[2] < curve.uppers[1] < curve.advantage_upper
+      ((0.0, 0.5, 1.0), True)
     """
     options = options or Options(rel_width=0.1, samples=1 << 20)
     adjacency = Adjacency(adjacency)
@@ -80,10 +110,10 @@ def profile(
         grid = grid if grid[0] == 0 else np.concatenate(([0.0], grid))
     share = (1 - options.confidence) / grid.size
     if options.sampler == "plain":
-        curve, samples = _one_run(pair, grid, adjacency, share, seed, options)
+        curve, samples = _on_shared_samples(pair, grid, adjacency, share, seed, options)
         name = "plain"
     else:
-        curve, samples, name = _run_by_run(pair, grid, adjacency, share, seed, options)
+        curve, samples, name = _point_by_point(pair, grid, adjacency, share, seed, options)
     uppers = np.minimum.accumulate([point.upper for point in curve])
     rates, misses = trade_off(grid, uppers, adjacency)
     return Profile(
@@ -105,25 +135,25 @@ def profile(
     )
 
 
-def _one_run(
+def _on_shared_samples(
     pair: Pair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int]:
     """All epsilons on the same plain samples."""
     failure = share / (2 * len(adjacency.directions))
     samples_seed = derived_seed(seed, "profile")
-    each, samples = [], 0
+    by_direction, samples = [], 0
     for direction in adjacency.directions:
         chosen = choose_sampler(pair, direction, 0.0, "plain")
         intervals, taken = observe(chosen, grid.tolist(), failure, samples_seed, options, lambda _: False)
-        each.append(intervals)
+        by_direction.append(intervals)
         samples += taken
-    return [_largest([intervals[i] for intervals in each]) for i in range(grid.size)], samples
+    return [_largest_interval([intervals[i] for intervals in by_direction]) for i in range(grid.size)], samples
 
 
-def _run_by_run(
+def _point_by_point(
     pair: Pair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int, str]:
-    """Every epsilon with the sampler made for it."""
+    """Every epsilon on samples of its own, from the sampler chosen for it."""
     curve: list[Interval] = []
     names: set[str] = set()
     samples = 0
@@ -137,7 +167,7 @@ def _run_by_run(
     return curve, samples, ", ".join(sorted(names))
 
 
-def _largest(intervals: Sequence[Interval]) -> Interval:
+def _largest_interval(intervals: Sequence[Interval]) -> Interval:
     return Interval(
         max(interval.estimate for interval in intervals),
         max(interval.lower for interval in intervals),
@@ -148,7 +178,7 @@ def _largest(intervals: Sequence[Interval]) -> Interval:
 def trade_off(
     epsilons: FloatArray, deltas: FloatArray, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE, points: int = 101
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the trade-off curve that follows from delta(epsilon): false-positive against false-negative rate.
+    """Returns the trade-off curve that follows from delta(epsilon): false-positive and false-negative rates.
 
     The hypothesis to be rejected is "the example was not used". H(used || not used) <= delta, which is `remove`,
     gives f(a) >= 1 - delta - e^eps a; H(not used || used) <= delta, which is `add`, gives

@@ -1,4 +1,4 @@
-"""Bounds that need no sampling: a bracket, a sanity check, and a fallback (docs/math.md, sections 3 to 5)."""
+"""Bounds that need no sampling: for brackets, sanity checks and fallbacks (docs/math.md, sections 3 to 5)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,29 @@ from galton.sampling.halfspace import noise_first_bound
 from galton.sampling.tilted import best_tilt
 
 SMALLEST = 1e-300
-"""What a bound that underflows is rounded up to."""
+"""Bounds that underflow are rounded up to this."""
 
 
 def delta_upper_bound(pair: Pair, epsilon: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
     """Returns a deterministic upper bound on delta for any C, in milliseconds and with no randomness.
 
-    Formal guarantee: delta(epsilon) of the pair is at most this, with certainty: the smaller of the unamplified
-    Gaussian mechanism's delta and the range R_t of the tilted sampler (mixture-first, replace) or a Gaussian bound
-    by Jensen's inequality (noise-first).
+    Formal guarantee: delta(epsilon) of the pair is at most this, with certainty. The bound is the smaller of the
+    unamplified Gaussian mechanism's delta and the range R_t of the tilted sampler (mixture-first, replace) or a
+    Gaussian bound by Jensen's inequality (noise-first).
+
+    Args:
+      pair: the mechanism with its noise multiplier.
+      epsilon: where to bound delta.
+      adjacency: which data sets are neighbours.
+
+    Returns:
+      The bound; usually larger than the upper limit that `delta` gives by sampling.
+
+    Example:
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
+      >>> round(delta_upper_bound(pair, epsilon=1.0), 4)
+      0.0068
     """
     non_negative("epsilon", epsilon)
     return max(direction_upper_bound(pair, direction, epsilon) for direction in Adjacency(adjacency).directions)
@@ -46,28 +60,66 @@ def direction_lower_bound(pair: Pair, direction: Direction, epsilon: float) -> f
 
 
 def epsilon_upper_bound(pair: Pair, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
-    """Returns an epsilon at which delta is certainly not exceeded, within 0.1% of the least such by this bound."""
+    """Returns a deterministic upper bound on epsilon at this delta, with no sampling.
+
+    Formal guarantee: delta of the pair at the epsilon returned is at most `delta`, with certainty, by
+    `delta_upper_bound`.
+
+    Args:
+      pair: the mechanism with its noise multiplier.
+      delta: where to bound epsilon.
+      adjacency: which data sets are neighbours.
+
+    Returns:
+      An epsilon that exceeds the least for which `delta_upper_bound` is at most delta by no more than 0.1% of the
+      epsilon without amplification.
+
+    Example:
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
+      >>> round(epsilon_upper_bound(pair, delta=1e-3), 2)
+      1.35
+    """
     probability("delta", delta)
     high = gaussian_epsilon(delta, pair.mu_upper * Adjacency(adjacency).sides) * (1 + 1e-9)
-    return _least(lambda epsilon: delta_upper_bound(pair, epsilon, adjacency) <= delta, 0.0, high, 1e-3 * high)
+    return _bisect_least(lambda epsilon: delta_upper_bound(pair, epsilon, adjacency) <= delta, 0.0, high, 1e-3 * high)
 
 
 def multiplier_upper_bound(pair: Pair, epsilon: float | Guarantee, delta: float | None = None) -> float:
-    """Returns a noise multiplier that is certainly enough, within 3% of the least such by this bound."""
+    """Returns a noise multiplier that is enough for a guarantee, with certainty and with no sampling.
+
+    Formal guarantee: the pair with this noise multiplier meets the guarantee, with certainty, by
+    `delta_upper_bound`.
+
+    Args:
+      pair: the mechanism; its own noise multiplier is ignored.
+      epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
+      delta: delta of the guarantee; omit it if `epsilon` is a `Guarantee`.
+
+    Returns:
+      A multiplier within 3% of the least for which `delta_upper_bound` proves the guarantee. `calibrate` finds a
+      smaller one by sampling.
+
+    Example:
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4)
+      >>> round(multiplier_upper_bound(pair, epsilon=2.0, delta=1e-3), 2)
+      1.45
+    """
     guarantee = as_guarantee(epsilon, delta)
     high = math.log(unamplified_multiplier(guarantee) * pair.at(1.0).mu_upper) + 1e-8
 
     def enough(log_multiplier: float) -> bool:
-        at = pair.at(math.exp(log_multiplier))
-        return delta_upper_bound(at, guarantee.epsilon, guarantee.adjacency) <= guarantee.delta
+        candidate = pair.at(math.exp(log_multiplier))
+        return delta_upper_bound(candidate, guarantee.epsilon, guarantee.adjacency) <= guarantee.delta
 
     low = high - 0.7
     while enough(low) and low > high - 20:
         low, high = low - 0.7, low
-    return math.exp(_least(enough, low, high, 0.03))
+    return math.exp(_bisect_least(enough, low, high, 0.03))
 
 
-def _least(enough: Callable[[float], bool], low: float, high: float, width: float) -> float:
+def _bisect_least(enough: Callable[[float], bool], low: float, high: float, width: float) -> float:
     """Bisects a monotone condition that holds at `high`; returns a point where it holds."""
     if enough(low):
         return low

@@ -17,7 +17,7 @@ from galton.pair import Pair
 from galton.sampling import Choice, choose_sampler, draws
 
 TINY = 1e-280
-"""Ranges below this are not worth a sample: delta is zero for every purpose."""
+"""Where the deterministic bound is below this, no sample is taken: delta is zero for every purpose."""
 
 Limit = EmpiricalBernstein | FixedSample
 
@@ -37,12 +37,16 @@ class DirectionDelta:
 
     Attributes:
       direction: mixture-first (REMOVE), noise-first (ADD) or replace.
-      delta, lower, upper: estimate and limits.
+      delta: the estimate.
+      lower: lower limit on delta.
+      upper: upper limit on delta.
       samples: samples taken.
-      sampler, reason: which sampler, and why.
-      range: R, the largest value a sample can have.
-      slack_epsilon, lost: what floating point may cost; the limits already include it.
-      deterministic_upper: upper bound that needs no sampling.
+      sampler: name of the sampler.
+      reason: why that sampler was chosen.
+      range: R, the largest value that a sample can have.
+      slack_epsilon: bound on the rounding error of a loss; the limits include it.
+      lost: probability that this bound fails for a sample; the limits include it.
+      deterministic_upper: upper bound on delta that needs no sampling.
     """
 
     direction: Direction
@@ -60,7 +64,23 @@ class DirectionDelta:
 
 @dataclass(frozen=True)
 class DeltaEstimate:
-    """delta at one epsilon: the larger of the directions that the adjacency asks for."""
+    """delta at one epsilon: the maximum over the directions of the adjacency.
+
+    Attributes:
+      epsilon: where delta was estimated.
+      delta: the estimate.
+      lower: lower limit on delta.
+      upper: upper limit on delta.
+      confidence: probability that all limits hold at once.
+      bound: how samples were turned into limits: sequence, or the name of a fixed-sample bound.
+      adjacency: which data sets are neighbours.
+      samples: samples taken over all directions.
+      sampler: name of the sampler in the direction with the largest delta.
+      range: the largest value that one of its samples can have.
+      seed: the seed of the samples.
+      by_direction: the estimate in every direction.
+      seconds: how long it took.
+    """
 
     epsilon: float
     delta: float
@@ -88,10 +108,29 @@ def delta(
     *,
     options: Options | None = None,
 ) -> DeltaEstimate:
-    """Returns delta at `epsilon` with limits that all hold at once with probability `options.confidence`.
+    """Returns delta at `epsilon`, with a lower and an upper limit.
 
-    With the default confidence sequence the run stops by itself once the interval is as narrow as asked; with a
-    fixed-sample bound it takes exactly `options.samples`.
+    With the default confidence sequence, sampling stops once the interval is as narrow as `options.rel_width` asks
+    for; with a fixed-sample bound it takes exactly `options.samples`.
+
+    Formal guarantee: all limits hold at once except with probability 1 - options.confidence over the accountant's
+    random numbers. This is no certificate: nothing is written to the ledger of attempts.
+
+    Args:
+      pair: the mechanism with its noise multiplier.
+      epsilon: where delta is wanted.
+      adjacency: which data sets are neighbours.
+      options: how to sample.
+
+    Returns:
+      The estimate with its limits.
+
+    Example:
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
+      >>> estimate = delta(pair, epsilon=1.0, options=Options(seed=1, rel_width=0.2))
+      >>> 0.002 < estimate.lower < estimate.delta < estimate.upper < 0.004
+      True
     """
     options = options or Options()
     return delta_with_failure(
@@ -138,21 +177,21 @@ def delta_with_failure(
 def direction_delta(
     pair: Pair, direction: Direction, epsilon: float, failure: float, seed: int, options: Options, settled: float
 ) -> DirectionDelta:
-    """Returns delta in one direction; stops early too once the upper limit is below `settled`."""
-    certain = direction_upper_bound(pair, direction, epsilon)
+    """Returns delta in one direction; also stops once the upper limit is below `settled`, another direction's limit."""
+    ceiling = direction_upper_bound(pair, direction, epsilon)
     floor = direction_lower_bound(pair, direction, epsilon)
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
     sampler = chosen.sampler
     value_range = sampler.value_range(epsilon)
-    interval, samples = Interval(0.0, 0.0, certain), 0
-    if certain > TINY:
+    interval, samples = Interval(0.0, 0.0, ceiling), 0
+    if ceiling > TINY:
 
         def enough(intervals: Sequence[Interval]) -> bool:
-            high, low = min(intervals[0].upper, certain), max(intervals[0].lower, floor)
+            high, low = min(intervals[0].upper, ceiling), max(intervals[0].lower, floor)
             return high - low <= options.rel_width * intervals[0].estimate or high < settled
 
         (interval,), samples = observe(chosen, [epsilon], failure, seed, options, enough)
-    upper = min(interval.upper, certain)
+    upper = min(interval.upper, ceiling)
     lower = min(max(interval.lower, floor), upper)
     return DirectionDelta(
         direction=direction,
@@ -165,7 +204,7 @@ def direction_delta(
         range=value_range,
         slack_epsilon=sampler.slack.epsilon,
         lost=sampler.slack.lost,
-        deterministic_upper=certain,
+        deterministic_upper=ceiling,
     )
 
 

@@ -27,7 +27,21 @@ _POINTS = 8
 
 @dataclass(frozen=True)
 class DirectionPoint:
-    """delta in one direction at the epsilon in the middle of the grid; fields as in `DirectionDelta`."""
+    """delta in one direction at the epsilon in the middle of the grid.
+
+    Attributes:
+      direction: mixture-first (REMOVE), noise-first (ADD) or replace.
+      epsilon: the grid point.
+      delta: the estimate of delta there.
+      lower: lower limit on delta.
+      upper: upper limit on delta.
+      samples: samples taken.
+      sampler: name of the sampler.
+      reason: why that sampler was chosen.
+      range: R, the largest value that a sample can have.
+      slack_epsilon: bound on the rounding error of a loss; the limits include it.
+      lost: probability that this bound fails for a sample; the limits include it.
+    """
 
     direction: Direction
     epsilon: float
@@ -44,7 +58,24 @@ class DirectionPoint:
 
 @dataclass(frozen=True)
 class EpsilonEstimate:
-    """epsilon at one delta, with limits that hold at once with probability `confidence`."""
+    """epsilon at one delta.
+
+    Attributes:
+      delta: where epsilon was estimated.
+      epsilon: the estimate.
+      lower: lower limit on epsilon.
+      upper: upper limit on epsilon.
+      confidence: probability that both limits hold at once.
+      bound: how samples were turned into limits: sequence, or the name of a fixed-sample bound.
+      adjacency: which data sets are neighbours.
+      samples: samples taken over all directions.
+      sampler: name of the sampler in the direction with the largest delta.
+      range: the largest value that one of its samples can have.
+      seed: the seed of the samples.
+      deterministic_upper: upper bound on epsilon that needs no sampling.
+      by_direction: delta in every direction, at a grid point close to the estimate.
+      seconds: how long it took.
+    """
 
     delta: float
     epsilon: float
@@ -73,35 +104,55 @@ def epsilon(
     *,
     options: Options | None = None,
 ) -> EpsilonEstimate:
-    """Returns the epsilon at which delta is the one given, with limits.
+    """Returns the epsilon of the pair at this delta, with a lower and an upper limit.
 
-    A quick estimate places a grid of epsilons; fresh samples then bound delta at each grid point. The upper limit is
-    the least grid point from which on every upper limit on delta is at most that. It is below the truth only
-    if the limit failed at the last grid point before the truth, a fixed point: no union over the grid is paid.
+    A quick estimate places a grid of epsilons, and fresh samples then bound delta at every grid point. The upper limit
+    on epsilon is the least grid point from which on all upper limits on delta are at most `delta`. It is below the
+    truth only if the limit failed at the last grid point before the truth. That is a fixed point, so that no union
+    bound over the grid is needed.
+
+    Formal guarantee: both limits hold at once except with probability 1 - options.confidence over the accountant's
+    random numbers. This is no certificate: nothing is written to the ledger of attempts.
+
+    Args:
+      pair: the mechanism with its noise multiplier.
+      delta: where epsilon is wanted.
+      adjacency: which data sets are neighbours.
+      options: how to sample.
+
+    Returns:
+      The estimate with its limits.
+
+    Example:
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
+      >>> estimate = epsilon(pair, delta=1e-3, options=Options(seed=1, rel_width=0.1))
+      >>> 1.0 < estimate.lower < estimate.epsilon < estimate.upper < 1.3
+      True
     """
     options = options or Options()
     adjacency = Adjacency(adjacency)
     probability("delta", delta)
     start = time.perf_counter()
     seed = options.fresh_seed()
-    certain = epsilon_upper_bound(pair, delta, adjacency)
+    ceiling = epsilon_upper_bound(pair, delta, adjacency)
     least = pair.mu_lower * adjacency.sides
     floor = gaussian_epsilon(delta, least) * (1 - 1e-6) if least > 0 else 0.0
-    guess = quick_epsilon(pair, delta, certain, adjacency, options, seed)
-    limits = Interval(0.0, floor, certain)
+    guess = quick_epsilon(pair, delta, ceiling, adjacency, options, seed)
+    limits = Interval(0.0, floor, ceiling)
     points: tuple[DirectionPoint, ...] = ()
     samples, name, value_range = 0, "none: the deterministic bound suffices", 0.0
     if guess == 0.0:
         zero = delta_with_failure(pair, 0.0, adjacency, options, seed, 1 - options.confidence)
         samples, name, value_range = zero.samples, zero.sampler, zero.range
-        limits = Interval(0.0, 0.0, 0.0 if zero.upper <= delta else certain)
-        points = tuple(_at_zero(estimate) for estimate in zero.by_direction)
-    elif certain > 0:
-        limits, points = _on_grid(pair, delta, guess, (floor, certain), adjacency, seed, options)
+        limits = Interval(0.0, 0.0, 0.0 if zero.upper <= delta else ceiling)
+        points = tuple(_point_at_zero(estimate) for estimate in zero.by_direction)
+    elif ceiling > 0:
+        limits, points = _invert_on_grid(pair, delta, guess, (floor, ceiling), adjacency, seed, options)
         samples = sum(point.samples for point in points)
         top = max(points, key=lambda point: point.delta)
         name, value_range = top.sampler, top.range
-    upper = min(limits.upper, certain)
+    upper = min(limits.upper, ceiling)
     lower = min(max(limits.lower, floor), upper)
     return EpsilonEstimate(
         delta=float(delta),
@@ -115,22 +166,22 @@ def epsilon(
         sampler=name,
         range=value_range,
         seed=seed,
-        deterministic_upper=certain,
+        deterministic_upper=ceiling,
         by_direction=points,
         seconds=time.perf_counter() - start,
     )
 
 
-def _at_zero(estimate: DirectionDelta) -> DirectionPoint:
+def _point_at_zero(estimate: DirectionDelta) -> DirectionPoint:
     shared = {field.name: getattr(estimate, field.name) for field in fields(DirectionPoint) if field.name != "epsilon"}
     return DirectionPoint(epsilon=0.0, **shared)
 
 
 def quick_epsilon(
-    pair: Pair, target: float, certain: float, adjacency: Adjacency, options: Options, seed: int
+    pair: Pair, target: float, ceiling: float, adjacency: Adjacency, options: Options, seed: int
 ) -> float:
-    """Returns a quick estimate of epsilon by frozen draws, 0 if delta(0) seems to be below the target."""
-    if certain == 0 or delta_upper_bound(pair, 0.0, adjacency) <= target:
+    """Returns a quick estimate of epsilon on frozen draws; 0 if delta(0) seems to be below the target."""
+    if ceiling == 0 or delta_upper_bound(pair, 0.0, adjacency) <= target:
         return 0.0
 
     def design(level: float, blocks: int, step: int) -> Callable[[float], float]:
@@ -138,12 +189,12 @@ def quick_epsilon(
         estimators = [frozen_estimator(pair, direction, level, blocks, fit) for direction in adjacency.directions]
         return lambda other: max(estimator(pair.noise_multiplier, other).delta for estimator in estimators)
 
-    least = 1e-6 * certain
-    guess, _ = walk(design, target, certain, (least, certain), blocks_for(pair.modes))
+    least = 1e-6 * ceiling
+    guess, _ = walk(design, target, ceiling, (least, ceiling), blocks_for(pair.modes))
     return 0.0 if guess <= least else guess
 
 
-def _on_grid(
+def _invert_on_grid(
     pair: Pair,
     target: float,
     guess: float,
@@ -156,18 +207,18 @@ def _on_grid(
     steps = np.arange(-_POINTS, _POINTS + 1) / _POINTS
     grid = np.unique(np.clip(guess * (1 + options.rel_width * steps), 0.0, bracket[1]))
     failure = (1 - options.confidence) / (2 * len(adjacency.directions))
-    each: list[list[Interval]] = []
+    by_direction: list[list[Interval]] = []
     points = []
     for direction in adjacency.directions:
         chosen = choose_sampler(pair, direction, float(grid[0]), options.sampler)
 
-        def enough(intervals: Sequence[Interval], before: list[list[Interval]] = each) -> bool:
-            crossing = _crossing(grid, [*before, list(intervals)], target)
+        def enough(intervals: Sequence[Interval], before: list[list[Interval]] = by_direction) -> bool:
+            crossing = _find_crossing(grid, [*before, list(intervals)], target)
             high, low = min(crossing.upper, bracket[1]), max(crossing.lower, bracket[0])
             return high - low <= options.rel_width * guess
 
         intervals, samples = observe(chosen, grid.tolist(), failure, derived_seed(seed, "estimate"), options, enough)
-        each.append(intervals)
+        by_direction.append(intervals)
         middle = intervals[len(grid) // 2]
         points.append(
             DirectionPoint(
@@ -184,14 +235,14 @@ def _on_grid(
                 lost=chosen.sampler.slack.lost,
             )
         )
-    return _crossing(grid, each, target), tuple(points)
+    return _find_crossing(grid, by_direction, target), tuple(points)
 
 
-def _crossing(grid: FloatArray, each: Sequence[Sequence[Interval]], target: float) -> Interval:
-    """Estimate and limits of the epsilon at which the larger of the directions' deltas is `target`."""
-    uppers = np.max([[interval.upper for interval in intervals] for intervals in each], axis=0)
-    lowers = np.max([[interval.lower for interval in intervals] for intervals in each], axis=0)
-    means = np.max([[interval.estimate for interval in intervals] for intervals in each], axis=0)
+def _find_crossing(grid: FloatArray, by_direction: Sequence[Sequence[Interval]], target: float) -> Interval:
+    """Estimate and limits of the epsilon at which delta, the maximum over the directions, is `target`."""
+    uppers = np.max([[interval.upper for interval in intervals] for intervals in by_direction], axis=0)
+    lowers = np.max([[interval.lower for interval in intervals] for intervals in by_direction], axis=0)
+    means = np.max([[interval.estimate for interval in intervals] for intervals in by_direction], axis=0)
     above, below = np.flatnonzero(uppers > target), np.flatnonzero(lowers < target)
     upper = grid[0] if not above.size else (grid[above[-1] + 1] if above[-1] + 1 < grid.size else np.inf)
     lower = grid[-1] if not below.size else (grid[below[0] - 1] if below[0] > 0 else 0.0)

@@ -1,4 +1,4 @@
-"""Which claims have been put to the test before: a rejected claim tried again costs failure probability."""
+"""Which claims have been tested before: testing a rejected claim again costs failure probability."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from galton.errors import InvalidFile
 
 
 def default_ledger() -> Ledger:
-    """Returns the ledger of this user: $GALTON_STATE, or galton/ below $XDG_STATE_HOME or ~/.local/state."""
+    """Returns the ledger of this user.
+
+    Returns:
+      The ledger attempts.json in $GALTON_STATE, or else in galton/ below $XDG_STATE_HOME or ~/.local/state.
+    """
     folder = os.environ.get("GALTON_STATE")
     if not folder:
         base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
@@ -25,7 +29,12 @@ def default_ledger() -> Ledger:
 
 
 class Spent(NamedTuple):
-    """Attempts at a target that were not accepted, and the failure probability they spent together."""
+    """Attempts at a target that count, and the failure probability that they have spent.
+
+    Attributes:
+      attempts: number of attempts.
+      failure: sum of their failure probabilities.
+    """
 
     attempts: int
     failure: float
@@ -33,23 +42,42 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """Counts, by target, the verifications that did not end in acceptance, and adds up their failure probabilities.
+    """A file that counts the verifications of every target and adds up their failure probabilities.
 
-    An attempt is written down before its first sample is drawn: one that is interrupted counts as rejected, since
-    breaking off a run that looks bad is a rejection too.
+    An attempt is written down before its first sample is drawn and taken off when it is accepted. An interrupted
+    attempt counts as rejected, since breaking off a run that looks bad is a rejection too.
+
+    Attributes:
+      path: the JSON file; it and its folder are created when needed.
     """
 
     path: Path
 
     def begin(self, target: str, failure: float) -> Spent:
-        """Writes down a new attempt and returns what has been spent on this target, the new attempt included."""
+        """Writes down a new attempt.
+
+        Args:
+          target: hash of the claim.
+          failure: failure probability of the attempt.
+
+        Returns:
+          What has been spent on this target, including the new attempt.
+        """
         with self._locked() as entries:
             before = entries.get(target, Spent(0, 0.0))
             entries[target] = Spent(before.attempts + 1, before.failure + failure)
             return entries[target]
 
     def accept(self, target: str, failure: float) -> Spent:
-        """Takes an accepted attempt off the count; returns what was spent by now, the accepted attempt included."""
+        """Takes an accepted attempt off the count.
+
+        Args:
+          target: hash of the claim.
+          failure: failure probability of the attempt.
+
+        Returns:
+          What had been spent on this target, including the accepted attempt.
+        """
         with self._locked() as entries:
             spent = entries.get(target, Spent(1, failure))
             rest = Spent(max(0, spent.attempts - 1), max(0.0, spent.failure - failure))
@@ -76,8 +104,9 @@ class Ledger:
             return {}
         try:
             entries = {key: Spent(*value) for key, value in files.read_json(self.path).items()}
-            if not all(isinstance(one.attempts, int) and one.attempts >= 0 <= one.failure for one in entries.values()):
-                raise ValueError
+            for spent in entries.values():
+                if not (isinstance(spent.attempts, int) and spent.attempts >= 0 <= spent.failure):
+                    raise ValueError
         except (TypeError, ValueError):
             raise InvalidFile(f"{self.path}: is not a ledger of attempts; move it away to start a new one") from None
         return entries

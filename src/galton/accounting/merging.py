@@ -11,11 +11,12 @@ from galton.strategies.base import Strategy
 
 
 def merge_loss(strategy: Strategy, pair: Pair, epsilon: float, adjacency: Adjacency) -> float | None:
-    """Returns an estimate of delta with these bins merged over delta with none, extrapolated and not certified.
+    """Returns an estimate of the factor by which merging bins raises delta; extrapolated and not certified.
 
-    It takes every doubling up to f to cost as much as the one from f to 2f does, which is measured: too much where C
-    has memory, since doublings cost more and more, too little for identity (docs/benchmarks.md), for which merging is
-    no good. None where twice the merging is not possible or delta is too small to estimate.
+    With f bins merged, the cost of merging 2f is measured, and every doubling up to f is taken to cost as much. That
+    overestimates the factor where C has memory, since doublings cost more and more, and underestimates it for the
+    identity (docs/benchmarks.md), for which merging is no good. None if merging 2f is impossible or if delta is too
+    small to estimate.
     """
     if pair.modes % 2:
         return None

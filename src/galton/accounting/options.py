@@ -1,4 +1,4 @@
-"""How the accountant samples: one value that every question takes."""
+"""How the accountant samples: one value that every function of the accountant takes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ DEFAULT_SAMPLES = 1 << 22
 
 @dataclass(frozen=True)
 class Options:
-    """How to sample; what is claimed is not part of it.
+    """How the accountant samples; the claim itself is not part of it.
 
     Attributes:
-      sampler: auto, plain or tilted.
-      bound: `sequence` (a confidence sequence: the run stops by itself once the interval is narrow enough), or a
-        fixed-sample bound, kl, one-sided or bernstein, which takes exactly `samples`.
-      samples: samples per direction: at most for a sequence, exactly for a fixed-sample bound. None: 4 million.
+      sampler: auto, plain or tilted; also maximum or order-statistics, for C = I only.
+      bound: `sequence`, a confidence sequence, with which sampling stops once the interval is narrow enough; or a
+        fixed-sample bound (kl, one-sided or bernstein), which takes exactly `samples`.
+      samples: samples per direction: the most for a sequence, the exact number for a fixed-sample bound. None: about
+        4 million, fewer for samplers whose samples cost more.
       rel_width: width of the interval, relative to the estimate, at which a sequence stops.
-      confidence: probability that all limits reported hold at once.
-      seed: None takes the operating system's entropy.
-      workers: threads, or workers elsewhere (`galton.cluster.connect`).
+      confidence: probability that all reported limits hold at once.
+      seed: seed of all random numbers. None: from the operating system.
+      workers: number of threads, or a pool of workers elsewhere (`galton.cluster.connect`).
       progress: called as progress(what, done, total).
+
+    Example:
+      >>> Options(samples=1000, seed=1).budget()
+      1000
     """
 
     sampler: str = "auto"
@@ -59,19 +64,29 @@ class Options:
         return self.workers if isinstance(self.workers, Pool) else Threads(self.workers)
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Says how far something is, if anybody listens."""
+        """Calls `progress`, if there is one.
+
+        Args:
+          what: what is under way.
+          done: how much of it is done.
+          total: how much there is to do.
+        """
         if self.progress is not None:
             self.progress(what, done, total)
 
     def budget(self, order: int = 0) -> int:
-        """Returns the samples per direction; by default fewer for a sampler of high order, whose samples cost more."""
+        """Returns the samples per direction.
+
+        Args:
+          order: order of the sampler. The default number is smaller for high orders, whose samples cost more.
+        """
         return DEFAULT_SAMPLES // (1 + order // 10) if self.samples is None else self.samples
 
     def fresh_seed(self) -> int:
-        """Returns the seed chosen by the user, or a new one from the operating system."""
+        """Returns `seed`, or a new seed from the operating system if it is None."""
         return secrets.randbelow(SEED_LIMIT) if self.seed is None else self.seed
 
 
 def derived_seed(seed: int, purpose: str) -> int:
-    """Returns a seed for one purpose: samples that something was fitted on are never those that check it."""
+    """Returns a seed for one purpose, so that nothing is checked on the samples that it was fitted on."""
     return int(files.digest([seed, purpose])[-16:], 16) % SEED_LIMIT

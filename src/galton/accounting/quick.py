@@ -1,4 +1,4 @@
-"""The noise multiplier by frozen draws alone: quick, good to about 0.2%, and not certified."""
+"""The noise multiplier from frozen draws alone: quick, accurate to about 0.2%, and not certified."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from galton.threads import one_blas_thread
 
 
 def multiplier_bracket(pair: Pair, target: Guarantee) -> tuple[float, float]:
-    """Returns multipliers between which the target is just met: least entry of G everywhere, and unamplified."""
+    """Returns a bracket of the multiplier that just meets the target: G lowered to its least entry, and unamplified."""
     highest = unamplified_multiplier(target) * pair.at(1.0).mu_upper * (1 + 1e-9)
     lowest = math.sqrt(float(pair.unit.min())) / gaussian_mu(target.epsilon, target.delta) * 0.99
     return max(highest * 1e-4, lowest), highest
@@ -35,8 +35,8 @@ def quick_multiplier(
 
     def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
         fit = derived_seed(seed, f"fit {step}")
-        at = pair.at(multiplier)
-        estimators = [frozen_estimator(at, direction, epsilon, blocks, fit) for direction in target.directions]
+        designed = pair.at(multiplier)
+        estimators = [frozen_estimator(designed, direction, epsilon, blocks, fit) for direction in target.directions]
         return lambda other: max(estimator(other, epsilon).delta for estimator in estimators)
 
     with one_blas_thread():

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from galton.sampling.schedule import Progress
 
 Design = Callable[[float, int, int], Callable[[float], float]]
-"""design(x, blocks, step) freezes draws made for x and returns delta as a function of x on them."""
+"""design(x, blocks, step) freezes draws designed for x and returns delta on them as a function of x."""
 
 _TRUST = 1.15
 """How far from its design, as a factor, an estimate on frozen draws is trusted."""
@@ -24,7 +24,7 @@ def walk(
     blocks: int,
     progress: Progress | None = None,
 ) -> tuple[float, int]:
-    """Finds x with delta(x) = target: solves near x, designs again where the solution moved, and refines at the end.
+    """Finds x with delta(x) = target: solves near x, designs again at the solution, and refines at the end.
 
     Returns the solution and the number of designs.
     """

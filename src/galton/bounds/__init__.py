@@ -1,4 +1,4 @@
-"""Confidence bounds on the mean of bounded samples; a bound's name says in which direction it errs."""
+"""Confidence bounds on the mean of bounded samples."""
 
 from galton.bounds.exponents import BOUNDS, Bernstein, Bound, ChernoffKL, OneSided
 from galton.bounds.fixed import FixedSample

@@ -1,8 +1,8 @@
-"""Fixed-sample bounds for independent 0 <= V <= R with mean delta, by two exponents each (docs/math.md, section 2).
+"""Fixed-sample bounds for independent 0 <= V <= R with mean delta, each by two exponents (docs/math.md, section 2).
 
 Everything is in units of the range: q = observed mean / R, p = true mean / R. `below(q, p)` is the rate x such that
 Pr[observed <= q] <= exp(-s x) when the truth is p >= q; `above(q, p)` the rate for observing at least q when the
-truth is p <= q. A bound is only valid for a number of samples fixed beforehand: no stopping on its value.
+truth is p <= q. A bound is only valid for a number of samples fixed beforehand: its value must not decide when to stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from galton.errors import InvalidArgument, count, non_negative, positive, probab
 
 
 class Bound(ABC):
-    """One bound in all its uses: failure probability, required samples, confidence limits."""
+    """A fixed-sample bound in all its uses: failure probability, required samples, confidence limits."""
 
     name: ClassVar[str]
 
@@ -28,27 +28,48 @@ class Bound(ABC):
         """Rate of seeing at least q when the truth is p <= q."""
 
     def failure_probability(self, mean: float, claim: float, samples: int, value_range: float = 1.0) -> float:
-        """Returns a bound on Pr[the mean of `samples` values <= mean] for every truth of at least `claim`."""
-        q, p = _scaled(mean, claim, value_range)
+        """Returns a bound on the probability that the mean of `samples` values is at most `mean`.
+
+        Args:
+          mean: the observed mean.
+          claim: the true mean is at least this.
+          samples: number of samples, fixed beforehand.
+          value_range: R.
+        """
+        q, p = _in_units_of_range(mean, claim, value_range)
         return math.exp(-count("samples", samples) * self.below(q, p))
 
     def samples_needed(self, mean: float, claim: float, failure: float, value_range: float = 1.0) -> int:
-        """Returns how many samples make an observed `mean` prove `claim` with this failure probability."""
-        q, p = _scaled(mean, claim, value_range)
+        """Returns how many samples make an observed `mean` prove that the true mean is below `claim`.
+
+        Args:
+          mean: the observed mean.
+          claim: what is to be proved; above `mean`.
+          failure: probability with which a false claim may be proved.
+          value_range: R.
+        """
+        q, p = _in_units_of_range(mean, claim, value_range)
         rate = self.below(q, p)
         if not rate > 0:
             raise InvalidArgument("claim", claim, f"must be above the mean {mean}: no number of samples proves it")
         return max(1, math.ceil(-math.log(probability("failure", failure)) / rate))
 
     def upper(self, mean: float, samples: int, failure: float, value_range: float = 1.0) -> float:
-        """Returns an upper confidence bound: below the truth with probability at most `failure`."""
-        q, _ = _scaled(mean, value_range, value_range)
+        """Returns an upper confidence limit on the mean: below the truth with probability at most `failure`.
+
+        Args:
+          mean: the observed mean.
+          samples: number of samples, fixed beforehand.
+          failure: probability with which the limit may be wrong.
+          value_range: R.
+        """
+        q, _ = _in_units_of_range(mean, value_range, value_range)
         target = -math.log(probability("failure", failure)) / count("samples", samples)
         if not self.below(q, 1.0) > target:
             return value_range
         low, high = q, 1.0
         for _ in range(200):
-            middle = _between(low, high)
+            middle = _midpoint(low, high)
             if self.below(q, middle) > target:
                 high = middle
             else:
@@ -56,14 +77,21 @@ class Bound(ABC):
         return min(high * value_range * (1 + 1e-14), value_range)
 
     def lower(self, mean: float, samples: int, failure: float, value_range: float = 1.0) -> float:
-        """Returns a lower confidence bound: above the truth with probability at most `failure`."""
-        q, _ = _scaled(mean, value_range, value_range)
+        """Returns a lower confidence limit on the mean: above the truth with probability at most `failure`.
+
+        Args:
+          mean: the observed mean.
+          samples: number of samples, fixed beforehand.
+          failure: probability with which the limit may be wrong.
+          value_range: R.
+        """
+        q, _ = _in_units_of_range(mean, value_range, value_range)
         target = -math.log(probability("failure", failure)) / count("samples", samples)
         if q == 0 or not self.above(q, 0.0) > target:
             return 0.0
         low, high = 0.0, q
         for _ in range(200):
-            middle = _between(low, high)
+            middle = _midpoint(low, high)
             if self.above(q, middle) > target:
                 low = middle
             else:
@@ -77,10 +105,10 @@ class Bernstein(Bound):
     name = "bernstein"
 
     def below(self, q: float, p: float) -> float:
-        return _ratio((p - q) ** 2, 8 * p / 3 - 2 * q / 3)
+        return _ratio_or_zero((p - q) ** 2, 8 * p / 3 - 2 * q / 3)
 
     def above(self, q: float, p: float) -> float:
-        return _ratio((q - p) ** 2, 4 * p / 3 + 2 * q / 3)
+        return _ratio_or_zero((q - p) ** 2, 4 * p / 3 + 2 * q / 3)
 
 
 class OneSided(Bound):
@@ -92,10 +120,10 @@ class OneSided(Bound):
     name = "one-sided"
 
     def below(self, q: float, p: float) -> float:
-        return _ratio((p - q) ** 2, 2 * p)
+        return _ratio_or_zero((p - q) ** 2, 2 * p)
 
     def above(self, q: float, p: float) -> float:
-        return _ratio((q - p) ** 2, 4 * p / 3 + 2 * q / 3)
+        return _ratio_or_zero((q - p) ** 2, 4 * p / 3 + 2 * q / 3)
 
 
 class ChernoffKL(Bound):
@@ -111,6 +139,7 @@ class ChernoffKL(Bound):
 
 
 BOUNDS: dict[str, Bound] = {bound.name: bound for bound in (ChernoffKL(), OneSided(), Bernstein())}
+"""The fixed-sample bounds by name, the sharpest first."""
 
 
 def _relative_entropy(q: float, p: float) -> float:
@@ -123,12 +152,12 @@ def _relative_entropy(q: float, p: float) -> float:
     return max(first + second, 0.0)
 
 
-def _ratio(numerator: float, denominator: float) -> float:
+def _ratio_or_zero(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator > 0 else 0.0
 
 
-def _between(low: float, high: float) -> float:
-    """Geometric middle where the interval spans orders of magnitude, else the arithmetic one."""
+def _midpoint(low: float, high: float) -> float:
+    """The geometric mean where the interval spans orders of magnitude, else the arithmetic mean."""
     if low > 0 and high > 2 * low:
         return math.sqrt(low) * math.sqrt(high)
     if low == 0 and high > 1e-290:
@@ -136,7 +165,7 @@ def _between(low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def _scaled(mean: float, claim: float, value_range: float) -> tuple[float, float]:
+def _in_units_of_range(mean: float, claim: float, value_range: float) -> tuple[float, float]:
     positive("value_range", value_range)
     non_negative("mean", mean)
     positive("claim", claim)

@@ -26,7 +26,11 @@ class FixedSample:
         return self._sum / max(self._count, 1)
 
     def add(self, values: FloatArray) -> None:
-        """Takes in further samples of V."""
+        """Takes in further samples.
+
+        Args:
+          values: samples of V, each in [0, R].
+        """
         self._count += values.size
         self._sum += float(values.sum())
 

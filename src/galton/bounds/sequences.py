@@ -29,17 +29,28 @@ def _blocks(values: FloatArray, seen: int) -> Iterator[FloatArray]:
 
 
 class EmpiricalBernstein:
-    """A one-sided confidence sequence for the mean that pays for the variance that is there, not for the range.
+    """Limits on the mean of samples in [0, R] that hold at all sample sizes at once: stop whenever you like.
 
-    With predictable bets l_i in (0, 1), running means m_i and psi(l) = -log(1-l) - l, the mean of X exceeds
-    (sum l_i X_i + log(1/failure) + sum (X_i - m_(i-1))^2 psi(l_i)) / sum l_i at any time with probability at most
-    `failure`; lower limits by symmetry. The first block is only looked at, so that the bets know the variance.
+    Their width depends on the variance of the samples rather than on the range.
+
+    Formal guarantee: for independent samples, the upper limit is ever below the mean with probability at most
+    `failure`, and the lower limit is ever above it with probability at most `failure`. With predictable bets l_i in
+    (0, 1), running means m_i and psi(l) = -log(1-l) - l, the upper limit on the mean of X = V / R is
+    (sum l_i X_i + log(1/failure) + sum (X_i - m_(i-1))^2 psi(l_i)) / sum l_i; the lower limit mirrors it. Nothing is
+    bet on the first block, which only gives a first idea of the variance.
 
     Args:
       value_range: R.
-      failure: probability with which the limit may ever be wrong.
-      rel_width: relative half-width at which the user wants to stop: the bets are tuned for it.
-      budget: samples the run may take at most, for the same purpose.
+      failure: probability with which each of the two limits may ever be wrong.
+      rel_width: relative half-width at which you want to stop; the bets are tuned for it.
+      budget: the most samples that you may take; the bets are tuned for it too.
+
+    Example:
+      >>> import numpy as np
+      >>> limits = EmpiricalBernstein(value_range=1.0, failure=1e-3, rel_width=0.05, budget=10_000)
+      >>> limits.add(np.random.default_rng(0).random(10_000))
+      >>> 0.45 < limits.lower() < 0.5 < limits.upper() < 0.55
+      True
     """
 
     def __init__(self, value_range: float, failure: float, rel_width: float, budget: int) -> None:
@@ -56,11 +67,15 @@ class EmpiricalBernstein:
 
     @property
     def mean(self) -> float:
-        """Plain mean of all samples seen."""
+        """Mean of all samples seen."""
         return self._sum / max(self._count, 1) * self.value_range
 
     def add(self, values: FloatArray) -> None:
-        """Takes in further samples of V."""
+        """Takes in further samples.
+
+        Args:
+          values: samples of V, each in [0, R].
+        """
         for block in _blocks(values / self.value_range, self._count):
             if self._count:
                 self._bet(block)
@@ -80,14 +95,14 @@ class EmpiricalBernstein:
         self._penalty += float(np.square(block - mean).sum()) * (-math.log1p(-bet) - bet)
 
     def upper(self) -> float:
-        """Returns the upper limit now."""
+        """Returns the present upper limit."""
         if not self._bets:
             return self.value_range
         limit = (self._bet_sum + self._log + self._penalty) / self._bets
         return min(limit * (1 + 1e-12), 1.0) * self.value_range
 
     def lower(self) -> float:
-        """Returns the lower limit now."""
+        """Returns the present lower limit."""
         if not self._bets:
             return 0.0
         limit = (self._bet_sum - self._log - self._penalty) / self._bets
@@ -95,17 +110,27 @@ class EmpiricalBernstein:
 
 
 class BettingTest:
-    """Tests claims "the mean is below c" by betting against the opposite: the capital proves the claim.
+    """Tests the claims "the mean is below c" on samples in [0, R], valid at all sample sizes at once.
 
-    If the mean were c or more, the capital prod(1 + l_i (c/R - X_i)) would be a supermartingale for any predictable
-    bets 0 <= l_i < 1/(1 - c/R), and would ever reach 1/failure with probability at most `failure` (Ville). The
-    bets are Kelly's for the samples seen so far and the smallest claim; the first block is only looked at. The same
-    bets serve larger claims, whose capital is larger: together they give an upper limit.
+    Formal guarantee: for independent samples, the probability that any false claim is ever proved is at most
+    `failure`. If the mean were c or more, the capital prod(1 + l_i (c/R - X_i)), X = V / R, would be a supermartingale
+    for any predictable bets 0 <= l_i < 1/(1 - c/R), and would ever reach 1/failure with probability at most `failure`
+    (Ville). All claims share the same bets, so that larger claims have more capital; together they give an upper
+    limit.
+
+    The bets are Kelly's for the samples seen so far and the smallest claim. Nothing is bet on the first block.
 
     Args:
-      claims: increasing, each in (0, R).
+      claims: values of c, increasing, each in (0, R).
       value_range: R.
-      failure: probability with which any claim may wrongly be proved, at any time.
+      failure: probability with which any claim may ever be proved wrongly.
+
+    Example:
+      >>> import numpy as np
+      >>> test = BettingTest(np.array([0.55, 0.6]), value_range=1.0, failure=1e-3)
+      >>> test.add(np.random.default_rng(0).random(10_000))
+      >>> test.accepted, test.upper()
+      (True, 0.55)
     """
 
     def __init__(self, claims: FloatArray, value_range: float, failure: float) -> None:
@@ -128,7 +153,7 @@ class BettingTest:
 
     @property
     def mean(self) -> float:
-        """Plain mean of all samples seen."""
+        """Mean of all samples seen."""
         return self._sum / max(self._count, 1) * self.value_range
 
     @property
@@ -137,11 +162,15 @@ class BettingTest:
         return bool(self._proved[0])
 
     def upper(self) -> float:
-        """Returns the smallest claim proved so far, or the range."""
+        """Returns the smallest claim proved so far, or R if none is."""
         return float(self.claims[np.argmax(self._proved)]) if self._proved.any() else self.value_range
 
     def add(self, values: FloatArray) -> None:
-        """Takes in further samples of V."""
+        """Takes in further samples.
+
+        Args:
+          values: samples of V, each in [0, R].
+        """
         for block in _blocks(values / self.value_range, self._count):
             bet = self._kelly() if self._count else 0.0
             if bet > 0:
@@ -162,12 +191,12 @@ class BettingTest:
             growth = self._zeros * math.log1p(bet * claim) + float(np.log1p(bet * (claim - self._hits)).sum())
             return -growth - 0.5 * math.log1p(bet * (claim - 1))
 
-        found = minimize_scalar(loss, bounds=(0.0, self._largest_bet), method="bounded", options={"xatol": 1e-4})
-        return float(found.x) if found.fun < 0 else 0.0
+        optimum = minimize_scalar(loss, bounds=(0.0, self._largest_bet), method="bounded", options={"xatol": 1e-4})
+        return float(optimum.x) if optimum.fun < 0 else 0.0
 
 
 def _log_growth(block: FloatArray, claims: FloatArray, bet: float) -> FloatArray:
-    """sum log(1 + bet (claim - X)) for every claim; the many X = 0 are counted, not evaluated."""
+    """sum log(1 + bet (claim - X)) for every claim; the many X = 0 are counted rather than evaluated."""
     hits = block[block > 0]
     zeros = (block.size - hits.size) * np.log1p(bet * claims)
     return np.asarray(zeros + np.log1p(bet * (claims[:, None] - hits)).sum(axis=1))

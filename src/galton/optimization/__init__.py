@@ -1,4 +1,4 @@
-"""C under amplification, for any differentiable objective; and the classical optimum without."""
+"""C optimised under amplification, for any differentiable objective; and the classical optimum without."""
 
 from galton.optimization.amplified import Optimized, optimize
 from galton.optimization.families import parse_family

@@ -1,4 +1,4 @@
-"""C under amplification: the question users ask, and its answer."""
+"""C optimised under amplification: `optimize` and its result."""
 
 from __future__ import annotations
 
@@ -41,17 +41,27 @@ class Optimized:
     """A strategy optimised under amplification, judged on fresh samples.
 
     Attributes:
+      family: the family that C is from; a smaller one if the search was interrupted early.
       strategy: C.
-      noise_multiplier: sensitivity-1 multiplier, calibrated with the certified accountant on fresh samples.
-      rmse: root-mean-square error on the workload with that noise, clip norm 1.
+      noise_multiplier: sensitivity-1 noise multiplier, from `calibrate` on fresh samples.
+      sigma: standard deviation of the noise for C as given and clip norm 1: noise multiplier times sensitivity.
+      rmse: root-mean-square error on the workload with that noise.
       max_error: the largest error of a round.
-      objective: what was minimised, with that noise: one of the two, or the value of the user's own function.
-      guarantee: what the noise gives.
+      objective: what was minimised, with that noise: rmse, max_error, or the value of the user's own function.
+      guarantee: the guarantee that the noise gives.
+      bins: batches per epoch.
+      rounds: rounds of the run.
       calibration: the evidence for the multiplier.
-      unamplified: the classical optimum on the same footing: Toeplitz C optimised without amplification, its exact
-        multiplier and rmse without amplification, and an estimate of its rmse with balls-in-bins.
-      history: the objective over the iterations (training values: biased low, never the result).
+      unamplified: the classical optimum for comparison: for Toeplitz C optimised without amplification, the exact
+        multiplier and rmse without amplification, and estimates of both with balls-in-bins batches.
+      history: the objective by iteration. These values come from the samples that the search runs on, and so are
+        biased low.
+      method: lbfgs or paper.
+      estimator: how delta was estimated in the search.
+      samples: samples per direction and iteration.
+      seed: the seed of all samples.
       interrupted: whether Ctrl-C ended the search; the result is then the best so far.
+      seconds: how long it took.
     """
 
     family: str
@@ -76,8 +86,8 @@ class Optimized:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary, without the coefficients (a strategy file holds them)."""
-        apart = ("strategy", "calibration", "guarantee")
-        plain = {name: value for name, value in self.__dict__.items() if name not in apart}
+        nested = ("strategy", "calibration", "guarantee")
+        plain = {name: value for name, value in self.__dict__.items() if name not in nested}
         return (
             plain
             | self.guarantee.to_json()
@@ -105,34 +115,35 @@ def optimize(
 ) -> Optimized:
     """Finds the C of a family with the least error at an (epsilon, delta) guarantee under balls-in-bins batching.
 
-    The search runs on frozen samples; the result's multiplier comes from `calibrate`, on fresh ones, with certified
-    limits. A larger family starts from the optimum of a smaller one that it contains. Ctrl-C ends the search and
-    returns the best so far.
+    The search runs on frozen samples; the noise multiplier of the result comes from `calibrate`, on fresh samples,
+    and holds with its confidence. A larger family starts from the optimum of a smaller family that it contains.
+    Ctrl-C ends the search and returns the best C so far.
 
     Args:
-      family: blt:4+scale, toeplitz:64 and so on: `strategies.grammar.OPTIMIZATION` has all of them.
+      family: blt:D, toeplitz or toeplitz:W, either with +scale for a weight per round; banded:W; or dense.
       bins: batches per epoch.
       rounds: rounds of the run.
       epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
-      delta: of the guarantee, unless the argument before is all of it.
-      workload: what the error is of; default prefix sums.
-      objective: rmse, max (the largest error of a round), or a differentiable function (C, sigma) -> positive number
-        in JAX, where sigma is the standard deviation of the noise for C as given and clip norm 1.
-      method: lbfgs, or paper (plain samples drawn anew in every iteration, bisection, gradient descent).
+      delta: delta of the guarantee; omit it if `epsilon` is a `Guarantee`.
+      workload: the workload whose error is minimised; default prefix sums.
+      objective: rmse, max (the largest error of a round), or a differentiable JAX function of (C, sigma) that returns
+        a positive number, where sigma is the standard deviation of the noise for C as given and clip norm 1.
+      method: lbfgs, or paper (new plain samples in every iteration, bisection, gradient descent).
       estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`).
       samples: samples per direction and iteration.
-      iterations: at most so many per descent [60; 300 for `paper`].
+      iterations: the most iterations per descent; 0 for the default, 60 (300 for `paper`).
       start: a member of the family to start from.
-      options: seed and workers of the accountant.
-      tau: the multiplier is calibrated to delta / tau, so that a certificate has room.
+      options: how `calibrate` samples; its seed is also that of the search.
+      tau: the multiplier is calibrated to delta / tau, to leave room for a certificate.
       watch: called as watch(stage, iteration, objective).
 
     Returns:
-      The strategy with its certified noise multiplier and its error.
+      The strategy with its noise multiplier and its error.
 
     Example:
-      >>> found = optimize("blt:2", bins=4, rounds=16, epsilon=2.0, delta=1e-5, samples=1024, options=Options(seed=1))
-      >>> found.rmse < found.unamplified["rmse"]
+      >>> target = Guarantee(epsilon=2.0, delta=1e-5)
+      >>> optimized = optimize("blt:2", bins=4, rounds=16, epsilon=target, samples=1024, options=Options(seed=1))
+      >>> optimized.rmse < optimized.unamplified["rmse"]
       True
     """
     begun = time.perf_counter()
@@ -153,8 +164,8 @@ def optimize(
         raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the run, {rounds}")
     if start is not None:
         _check_start(start, rounds)
-    merge = groups_for(bins)  # refuses what cannot be calibrated, before the work begins
-    target_workload = _prefix_sums(rounds) if workload is None else workload
+    merge = groups_for(bins)  # refuses bins that cannot be calibrated before the search begins
+    target_workload = _shared_prefix_sums(rounds) if workload is None else workload
     seed = options.fresh_seed()
     aim = guarantee.with_delta(guarantee.delta / tau)
     target = Target(aim, replace(options, progress=None), estimator, samples, seed)
@@ -162,7 +173,7 @@ def optimize(
     run = Run(bins, target_workload, objective, target, method, iterations, history)
     interrupted = False
     with wide_jax(), one_blas_thread():
-        _check_finite(parsed, run)
+        _check_objective(parsed, run)
         try:
             parameters = run.optimum(parsed, start)
         except Interrupted as stop:
@@ -192,7 +203,7 @@ def optimize(
         bins=bins,
         rounds=rounds,
         calibration=calibration,
-        unamplified=_unamplified(bins, rounds, guarantee, workload, target),
+        unamplified=_unamplified_reference(bins, rounds, guarantee, workload, target),
         history=history.rows,
         method=method,
         estimator=estimator,
@@ -204,14 +215,14 @@ def optimize(
 
 
 @lru_cache(maxsize=8)
-def _prefix_sums(rounds: int) -> Workload:
-    """The same object for the same rounds, so that problems are found again."""
+def _shared_prefix_sums(rounds: int) -> Workload:
+    """The same object for the same rounds, so that `problem_for` finds its cached problem."""
     return prefix_sums(rounds)
 
 
 @dataclass
 class Run:
-    """One optimisation: what stays the same from the smallest family to the one asked for."""
+    """What stays the same in an optimisation, from the smallest family to the one asked for."""
 
     bins: int
     workload: Workload
@@ -234,7 +245,7 @@ class Run:
             first = family.parameters(start)
         elif isinstance(family, BltFamily):
             self.family = family
-            first = self._best(problem, blt_starts(family, self.bins))
+            first = self._best_start(problem, blt_starts(family, self.bins))
         else:
             inner = family.smaller()
             assert inner is not None
@@ -243,13 +254,13 @@ class Run:
             self.family = family
             if isinstance(family, ToeplitzFamily) and family.bands < family.rounds:
                 others = [square_root(family.rounds, family.bands)]
-                first = self._best(problem, [first, *(family.parameters(other) for other in others)])
+                first = self._best_start(problem, [first, *(family.parameters(other) for other in others)])
         self.family = family
         if self.method == "paper":
             return gradient_descent(problem, first, self.target, self.iterations or 300, self.history)
         return search(problem, first, self.target, self.iterations or 60, _REFRESHES, self.history)
 
-    def _best(self, problem: Problem, starts: list[FloatArray]) -> FloatArray:
+    def _best_start(self, problem: Problem, starts: list[FloatArray]) -> FloatArray:
         """The start with the least objective on fresh draws."""
         try:
             return min(starts, key=lambda start: judge(problem, start, self.target, "start", 1 << 11))
@@ -264,7 +275,7 @@ def _check_start(start: Strategy, rounds: int) -> None:
         raise InvalidArgument("start", start.kind, "must not have negative entries: no member of a family has")
 
 
-def _check_finite(family: Family, run: Run) -> None:
+def _check_objective(family: Family, run: Run) -> None:
     """Refuses a user's objective that is not a finite positive number even at a simple C."""
     if not callable(run.objective):
         return
@@ -273,7 +284,7 @@ def _check_finite(family: Family, run: Run) -> None:
         jax.eval_shape(run.objective, matrix, jnp.asarray(1.0))
     except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
         raise InvalidArgument("objective", run.objective, "must be written in JAX (jax.numpy), not NumPy") from None
-    except TypeError:  # what is not an array has no shape: said below
+    except TypeError:  # not an array: refused below
         pass
     value = run.objective(matrix, jnp.asarray(1.0))
     if not isinstance(value, jax.Array | np.ndarray | np.generic | float | int):
@@ -282,7 +293,7 @@ def _check_finite(family: Family, run: Run) -> None:
         raise InvalidArgument("objective", str(value), "must return one finite positive number for (C, sigma)")
 
 
-def _unamplified(
+def _unamplified_reference(
     bins: int, rounds: int, guarantee: Guarantee, workload: Workload | None, target: Target
 ) -> dict[str, float]:
     """The classical optimum (Toeplitz) without amplification, exactly, and with it, by a quick estimate."""

@@ -1,7 +1,7 @@
 """The paper's own method: fresh plain samples in every iteration, bisection for sigma, gradient descent.
 
-Kept so that the two can be compared. It is given the Gram reduction (samples cost O(bins^2), not O(rounds * bins)),
-which the paper's description does not have. Steps have a length that falls linearly to zero.
+It is kept for comparison with `search`. Unlike the paper's description it uses the Gram reduction, with which a sample
+costs O(bins^2) rather than O(rounds * bins). The length of the steps falls linearly to zero.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HALVINGS = 12
 def gradient_descent(
     problem: Problem, start: FloatArray, target: Target, iterations: int, history: History, step: float = STEP
 ) -> FloatArray:
-    """Returns the parameters after `iterations` steps; the average of the last tenth, as gradients are noisy."""
+    """Returns the average of the parameters over the last tenth of `iterations` steps, since gradients are noisy."""
     parameters, kept = start, [start]
     log_sigma = math.nan
     try:
@@ -34,10 +34,10 @@ def gradient_descent(
                 quick = replace(target, estimator="mixture")
                 log_sigma = design(problem, parameters, quick, "paper", 1 << 10)(gram).log_sigma
             seed = derived_seed(target.seed, f"paper {index}")
-            level = NoiseLevel(gram, log_sigma, target.guarantee, target.estimator, target.samples, seed)
-            found = level.bisect(gram, log_sigma, _HALVINGS)
-            log_sigma = found.log_sigma
-            value, gradient = problem.value_and_gradient(parameters, lambda gram: found)  # noqa: B023
+            noise_level = NoiseLevel(gram, log_sigma, target.guarantee, target.estimator, target.samples, seed)
+            level = noise_level.bisect(gram, log_sigma, _HALVINGS)
+            log_sigma = level.log_sigma
+            value, gradient = problem.value_and_gradient(parameters, lambda gram: level)  # noqa: B023
             history.add(problem.family.name, value)
             length = float(np.linalg.norm(gradient))
             if length > 0:

@@ -19,7 +19,7 @@ FAMILIES: dict[str, type[NamedFamily]] = {}
 INNER_BUFFERS = 4
 """Buffers of the BLT that a Toeplitz search starts from."""
 _LEAST = 1e-30
-"""What stands for a zero coefficient, so that it has a logarithm."""
+"""Stands for a zero coefficient, which has no logarithm."""
 
 
 class Family(ABC):
@@ -34,7 +34,7 @@ class Family(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The word for it on the command line."""
+        """How it is written on the command line."""
 
     @property
     def columns_are_free(self) -> bool:
@@ -55,7 +55,7 @@ class Family(ABC):
 
     @abstractmethod
     def smaller(self) -> Family | None:
-        """Returns a smaller family, whose optimum a search starts from so that it never ends worse; None for a BLT."""
+        """Returns a smaller family whose optimum the search starts from, so as never to end worse; None for a BLT."""
 
 
 class NamedFamily(Family):
@@ -96,8 +96,8 @@ class BltFamily(NamedFamily, notation="blt"):
         order = np.argsort(-decay, kind="stable")
         decay, scale = decay[order], np.exp(parameters[self.buffers :])[order]
         while (np.diff(decay) >= 0).any():  # two decays that have met differ by rounding only
-            at = int(np.argmax(np.diff(decay) >= 0)) + 1
-            decay[at] = np.nextafter(decay[at - 1], 0)
+            later = int(np.argmax(np.diff(decay) >= 0)) + 1
+            decay[later] = np.nextafter(decay[later - 1], 0)
         return Blt(self.rounds, np.clip(decay, 1e-300, 1 - 1e-12), np.maximum(scale, _LEAST))
 
     def parameters(self, strategy: Strategy) -> FloatArray:
@@ -117,8 +117,8 @@ class BltFamily(NamedFamily, notation="blt"):
 class ToeplitzFamily(NamedFamily, notation="toeplitz"):
     """Toeplitz matrices with `bands` bands, c_0 = 1: logarithms of c_k / c_(k-1).
 
-    Ratios and not the coefficients themselves, so that one parameter moves the whole tail: a descent in the logarithms
-    of single coefficients gets stuck (measured at n = 2048: RMSE 55 instead of 44).
+    The parameters are ratios rather than the coefficients themselves, so that each moves the whole tail: a descent in
+    the logarithms of single coefficients gets stuck (measured at n = 2048: RMSE 55 instead of 44).
     """
 
     rounds: int

@@ -1,6 +1,6 @@
 """Correlation matrices as differentiable JAX values: their modes, and their error on a workload (section 8).
 
-They steer the optimiser only. What is reported comes from the strategy that a form is turned into.
+They only steer the optimiser. What is reported comes from the strategy that a form is turned into.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from galton.optimization.series import inverse_series, product
 from galton.workloads import Training, Workload
 
 _ROWS_KEPT = 64
-"""Rows of C^-1 between two that are kept for the backward pass."""
+"""One row of C^-1 in this many is kept for the backward pass."""
 
 
 class Form(ABC):
@@ -54,8 +54,8 @@ class SeriesForm(Form):
         series = jnp.pad(self.series, (0, extra))
         if self.weights is None:
             first = jnp.cumsum(series.reshape(epochs, bins), axis=0).reshape(-1)
-            return _shifts(first[: self.rounds], bins)
-        blocks = _shifts(series, bins).reshape(epochs, bins, bins)
+            return _shifted_columns(first[: self.rounds], bins)
+        blocks = _shifted_columns(series, bins).reshape(epochs, bins, bins)
         weights = jnp.pad(self.weights, (0, extra)).reshape(epochs, bins)
         back = jnp.arange(epochs)[:, None] - jnp.arange(epochs)
         shifted = jnp.where(back < 0, 0.0, weights.T[:, jnp.maximum(back, 0)])
@@ -65,10 +65,10 @@ class SeriesForm(Form):
         inverse = inverse_series(self.series)
         if isinstance(workload, Training):
             if self.weights is None and workload.is_toeplitz:
-                return jnp.cumsum(jnp.square(_workload_series(workload, inverse)))
-            return _training_rows(inverse, self.weights, workload)
+                return jnp.cumsum(jnp.square(_error_series(workload, inverse)))
+            return _training_row_variances(inverse, self.weights, workload)
         rows = _lower_toeplitz(inverse)
-        return _row_squares(rows if self.weights is None else rows / self.weights[:, None], workload)
+        return _matrix_row_variances(rows if self.weights is None else rows / self.weights[:, None], workload)
 
     def dense(self) -> jax.Array:
         matrix = _lower_toeplitz(self.series)
@@ -91,7 +91,7 @@ class BufferForm(SeriesForm):
     def row_variances(self, workload: Workload) -> jax.Array:
         if not isinstance(workload, Training) or self.decay is None or self.scale is None:
             return super().row_variances(workload)
-        return _buffer_rows(self.decay, self.scale, self.weights, workload, self.rounds)
+        return _buffer_row_variances(self.decay, self.scale, self.weights, workload, self.rounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,17 +111,17 @@ class MatrixForm(Form):
 
     def row_variances(self, workload: Workload) -> jax.Array:
         inverse = jax.scipy.linalg.solve_triangular(self.entries, jnp.eye(self.rounds), lower=True)
-        return _row_squares(inverse, workload)
+        return _matrix_row_variances(inverse, workload)
 
     def dense(self) -> jax.Array:
         return self.entries
 
 
 def _lower_toeplitz(series: jax.Array) -> jax.Array:
-    return _shifts(series, series.size)
+    return _shifted_columns(series, series.size)
 
 
-def _shifts(values: jax.Array, shifts: int) -> jax.Array:
+def _shifted_columns(values: jax.Array, shifts: int) -> jax.Array:
     """Columns i = 0, 1, ...: `values` moved down by i. Reads copies of it in rows one too short, without a gather."""
     size = values.size
     length = size + shifts
@@ -129,18 +129,18 @@ def _shifts(values: jax.Array, shifts: int) -> jax.Array:
     return copies[: shifts * (length - 1)].reshape(shifts, length - 1)[:, :size].T
 
 
-def _rates(workload: Training) -> jax.Array:
+def _learning_rates(workload: Training) -> jax.Array:
     return jnp.ones(workload.rounds) if workload.learning_rates is None else jnp.asarray(workload.learning_rates)
 
 
-def _workload_series(workload: Training, inverse: jax.Array) -> jax.Array:
+def _error_series(workload: Training, inverse: jax.Array) -> jax.Array:
     """First column of A C^-1 where both are Toeplitz."""
     if workload.momentum:
         inverse = product(inverse, workload.momentum ** jnp.arange(workload.rounds))
     return jnp.cumsum(inverse)
 
 
-def _row_squares(inverse: jax.Array, workload: Workload) -> jax.Array:
+def _matrix_row_variances(inverse: jax.Array, workload: Workload) -> jax.Array:
     """Sums of squares of the rows of A C^-1."""
     if not isinstance(workload, Training):
         return jnp.square(jnp.asarray(workload.matrix()) @ inverse).sum(axis=1)
@@ -152,17 +152,19 @@ def _row_squares(inverse: jax.Array, workload: Workload) -> jax.Array:
             return now, now
 
         _, steps = jax.lax.scan(decayed, jnp.zeros(workload.rounds), inverse)
-    return jnp.square(jnp.cumsum(_rates(workload)[:, None] * steps, axis=0)).sum(axis=1)
+    return jnp.square(jnp.cumsum(_learning_rates(workload)[:, None] * steps, axis=0)).sum(axis=1)
 
 
-def _training_rows(inverse: jax.Array, weights: jax.Array | None, workload: Training) -> jax.Array:
+def _training_row_variances(inverse: jax.Array, weights: jax.Array | None, workload: Training) -> jax.Array:
     """Sums of squares of the rows of A diag(1/w) T^-1, one row after the other; few rows are kept in memory."""
     rounds = workload.rounds
     scales = jnp.ones(rounds) if weights is None else 1.0 / weights
     padded = jnp.concatenate((jnp.zeros(rounds), inverse))[::-1]
 
-    def one(state: tuple[jax.Array, jax.Array], at: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], jax.Array]:
-        round_, scale, rate = at
+    def advance(
+        state: tuple[jax.Array, jax.Array], inputs: tuple[jax.Array, ...]
+    ) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        round_, scale, rate = inputs
         moving, total = state
         row = jax.lax.dynamic_slice(padded, (rounds - 1 - round_,), (rounds,))
         moving = workload.momentum * moving + row * scale
@@ -170,11 +172,11 @@ def _training_rows(inverse: jax.Array, weights: jax.Array | None, workload: Trai
         return (moving, total), jnp.square(total).sum()
 
     return _checkpointed_scan(
-        one, (jnp.zeros(rounds), jnp.zeros(rounds)), (jnp.arange(rounds), scales, _rates(workload)), rounds
+        advance, (jnp.zeros(rounds), jnp.zeros(rounds)), (jnp.arange(rounds), scales, _learning_rates(workload)), rounds
     )
 
 
-def _buffer_rows(
+def _buffer_row_variances(
     decay: jax.Array, scale: jax.Array, weights: jax.Array | None, workload: Training, rounds: int
 ) -> jax.Array:
     """Variances of the iterates by the covariance of the stream's state: buffers, moving average, running sum.
@@ -186,26 +188,26 @@ def _buffer_rows(
     noise = jnp.concatenate((-scale, jnp.zeros(2)))  # x = noise.state + z
     keep = jnp.concatenate((decay, jnp.array([workload.momentum, 1.0])))
 
-    def one(covariance: jax.Array, at: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        inverse_weight, rate = at
+    def advance(covariance: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        inverse_weight, rate = inputs
         into = jnp.concatenate((jnp.ones(size), jnp.stack((inverse_weight, rate * inverse_weight))))
         step = jnp.diag(keep).at[size + 1, size].set(rate * workload.momentum) + into[:, None] * noise
         covariance = step @ covariance @ step.T + into[:, None] * into
         return covariance, covariance[-1, -1]
 
-    return _checkpointed_scan(one, jnp.zeros((size + 2, size + 2)), (scales, _rates(workload)), rounds)
+    return _checkpointed_scan(advance, jnp.zeros((size + 2, size + 2)), (scales, _learning_rates(workload)), rounds)
 
 
 def _checkpointed_scan(step, start, inputs, rounds: int) -> jax.Array:  # type: ignore[no-untyped-def]
-    """A scan whose backward pass keeps one state in `_ROWS_KEPT` and computes the others again."""
+    """A scan that keeps every `_ROWS_KEPT`-th state for the backward pass and recomputes the others."""
     chunks = -(-rounds // _ROWS_KEPT)
     padded = jax.tree.map(
         lambda values: jnp.pad(values, (0, chunks * _ROWS_KEPT - rounds)).reshape(chunks, _ROWS_KEPT), inputs
     )
 
     @partial(jax.checkpoint, prevent_cse=False)
-    def chunk(state, at):  # type: ignore[no-untyped-def]
-        return jax.lax.scan(step, state, at)
+    def chunk(state, chunk_inputs):  # type: ignore[no-untyped-def]
+        return jax.lax.scan(step, state, chunk_inputs)
 
-    _, found = jax.lax.scan(chunk, start, padded)
-    return found.reshape(-1)[:rounds]
+    _, outputs = jax.lax.scan(chunk, start, padded)
+    return outputs.reshape(-1)[:rounds]

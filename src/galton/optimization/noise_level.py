@@ -40,9 +40,9 @@ _RIDGE = 1e-12
 _STRIDE = 0.1
 """The largest step in log sigma."""
 _REACH = 0.5
-"""How far from its start, in log sigma, a solution is looked for: farther away frozen draws say nothing."""
+"""How far from its start, in log sigma, to look for a solution: farther away frozen draws say nothing."""
 _EXACT = 3e-5
-"""A Newton step this small in log sigma is the last one: what is left is of the order of its square."""
+"""A Newton step this small in log sigma is the last: the error that remains is of the order of its square."""
 
 Constants = Any
 Block = Any
@@ -50,7 +50,7 @@ Kernel = Callable[[jax.Array, jax.Array, Constants, Block, float], jax.Array]
 
 
 class OutsideDesign(GaltonError):
-    """The Gram matrix is too far from the one the draws were made for."""
+    """The Gram matrix is too far from the design of the draws."""
 
 
 class Level(NamedTuple):
@@ -76,7 +76,7 @@ class NoiseLevel:
     Args:
       gram: M^T M at the design, at noise of standard deviation 1.
       log_sigma: log sigma near the solution there.
-      guarantee: what sigma has to give; it is a smooth maximum over the directions of its adjacency.
+      guarantee: the guarantee that sigma has to meet; sigma is a smooth maximum over its directions.
       estimator: `mixture` (importance sampling from a mixture of proposals: the default), `tilted` or `plain`.
       samples: draws per direction.
       seed: of the draws.
@@ -110,10 +110,10 @@ class NoiseLevel:
                 start = level.log_sigma + float((level.gradient * (gram - before)).sum())
             else:
                 start = levels[0].log_sigma if levels else at_design
-            found = self._solve(frozen, gram, start, may_skip=bool(levels) and last is None)
-            self._last[index] = None if found is None else (gram, found)
-            if found is not None:
-                levels.append(found)
+            solution = self._solve(frozen, gram, start, may_skip=bool(levels) and last is None)
+            self._last[index] = None if solution is None else (gram, solution)
+            if solution is not None:
+                levels.append(solution)
         return _smooth_maximum(levels)
 
     def newton_step(self, gram: FloatArray, log_sigma: float) -> float:
@@ -144,26 +144,31 @@ class NoiseLevel:
 
     def _log_delta_value(self, frozen: Frozen, gram: FloatArray, log_sigma: float) -> float:
         scaled = gram * math.exp(-2 * log_sigma)
-        at = (jnp.asarray(_factor(scaled)), jnp.asarray(scaled))
-        total = sum(float(_sum(frozen.kernel, *at, frozen.constants, one, self.epsilon)) for one in frozen.blocks)
+        matrices = (jnp.asarray(_cholesky(scaled)), jnp.asarray(scaled))
+        total = sum(
+            float(_sum_values(frozen.kernel, *matrices, frozen.constants, block, self.epsilon))
+            for block in frozen.blocks
+        )
         return math.log(total / frozen.samples) if total > 0 else -math.inf
 
     def _log_delta(self, frozen: Frozen, gram: FloatArray, log_sigma: float) -> tuple[float, FloatArray]:
         """log delta at this sigma, and its gradient in G / sigma^2."""
         scaled = gram * math.exp(-2 * log_sigma)
-        root = _factor(scaled)
-        at = (jnp.asarray(root), jnp.asarray(scaled))
+        root = _cholesky(scaled)
+        matrices = (jnp.asarray(root), jnp.asarray(scaled))
         total, root_bar, gram_bar = 0.0, np.zeros_like(gram), np.zeros_like(gram)
         for block in frozen.blocks:
-            value, (by_root, by_gram) = _sum_and_gradient(frozen.kernel, *at, frozen.constants, block, self.epsilon)
+            value, (by_root, by_gram) = _sum_and_gradient(
+                frozen.kernel, *matrices, frozen.constants, block, self.epsilon
+            )
             total, root_bar, gram_bar = total + float(value), root_bar + by_root, gram_bar + by_gram
         if not total > 0:
             return -math.inf, np.zeros_like(gram)
-        gradient = _pull_factor(root, root_bar) + (gram_bar + gram_bar.T) / 2
+        gradient = _pull_back_cholesky(root, root_bar) + (gram_bar + gram_bar.T) / 2
         return math.log(total / frozen.samples), gradient / total
 
     def _solve(self, frozen: Frozen, gram: FloatArray, log_sigma: float, may_skip: bool) -> Level | None:
-        """Newton's method with a bracket; None if delta is far below the target at the start and that may be."""
+        """Newton's method with a bracket; None if `may_skip` and delta is far below the target at the start."""
         low, high = log_sigma - _REACH, log_sigma + _REACH
         for _ in range(40):
             log_delta, gradient = self._log_delta(frozen, gram, log_sigma)
@@ -196,7 +201,7 @@ def _smooth_maximum(levels: list[Level]) -> Level:
 
 
 def _freeze(gram: FloatArray, direction: Direction, epsilon: float, estimator: str, samples: int, seed: int) -> Frozen:
-    """Draws once, for a Gram matrix that already holds sigma."""
+    """Freezes draws for a Gram matrix that already includes sigma."""
     size = min(BLOCK, samples)
     count = -(-samples // size)
     keys = [chunk_key(seed, direction, index) for index in range(count)]
@@ -210,12 +215,12 @@ def _freeze(gram: FloatArray, direction: Direction, epsilon: float, estimator: s
         entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
         uniforms = jnp.asarray(1.0 - random.random((count, size)))
         space = (jnp.asarray(weights), entropy)
-        return Frozen(direction, _half_space, space, list(zip(normals, uniforms, strict=True)), size * count)
+        return Frozen(direction, _half_space_values, space, list(zip(normals, uniforms, strict=True)), size * count)
     if estimator == "tilted" and direction is Direction.MIXTURE_FIRST:
         tilt = best_tilt(gram, direction, epsilon)
         tuples = [draw_tuples(jax.random.fold_in(key, 1), gram, tilt, size) for key in keys]
-        blocks = [(normal, *one) for normal, one in zip(normals, tuples, strict=True)]
-        return Frozen(direction, _tilted, (jnp.asarray(gram), tilt.order), blocks, size * count)
+        blocks = [(normal, *drawn) for normal, drawn in zip(normals, tuples, strict=True)]
+        return Frozen(direction, _tilted_values, (jnp.asarray(gram), tilt.order), blocks, size * count)
     counts, probabilities = proposals(gram, direction, epsilon)
     chosen = jnp.asarray(choose_proposals(probabilities, direction, (count, size), seed))
     centres = (jnp.asarray(counts), jnp.asarray(np.log(probabilities)))
@@ -227,11 +232,11 @@ def _normals(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
     return standard_normals(key, shape, jnp.float64)
 
 
-def _factor(gram: FloatArray) -> FloatArray:
+def _cholesky(gram: FloatArray) -> FloatArray:
     return np.linalg.cholesky(gram + _RIDGE * gram.diagonal().max() * np.eye(len(gram)))
 
 
-def _pull_factor(root: FloatArray, root_bar: FloatArray) -> FloatArray:
+def _pull_back_cholesky(root: FloatArray, root_bar: FloatArray) -> FloatArray:
     """The gradient in G of a function of its Cholesky factor: L^-T Phi(L^T Lbar) L^-1, made symmetric."""
     inner = np.tril(root.T @ root_bar)
     left = solve_triangular(root, inner + np.tril(inner, -1).T, lower=True, trans="T", check_finite=False)
@@ -239,7 +244,7 @@ def _pull_factor(root: FloatArray, root_bar: FloatArray) -> FloatArray:
 
 
 @partial(jax.jit, static_argnames=("kernel",))
-def _sum(
+def _sum_values(
     kernel: Kernel, root: jax.Array, gram: jax.Array, constants: Constants, block: Block, epsilon: float
 ) -> jax.Array:
     return kernel(root, gram, constants, block, epsilon).sum()
@@ -255,7 +260,7 @@ def _sum_and_gradient(
     return jax.value_and_grad(total, argnums=(0, 1))(root, gram)
 
 
-def _plain(
+def _plain_values(
     root: jax.Array, gram: jax.Array, constants: Constants, block: Block, epsilon: float, direction: Direction
 ) -> jax.Array:
     normals, bins = block
@@ -271,7 +276,7 @@ def _plain(
     return -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
 
 
-def _mixture(
+def _mixture_values(
     root: jax.Array, gram: jax.Array, constants: Constants, block: Block, epsilon: float, replace: bool
 ) -> jax.Array:
     counts, log_weights = constants
@@ -281,7 +286,7 @@ def _mixture(
     return mixture_values(normals @ root.T + images[chosen], centres, gram.diagonal() / 2, epsilon, replace)
 
 
-def _tilted(root: jax.Array, gram: jax.Array, constants: Constants, block: Block, epsilon: float) -> jax.Array:
+def _tilted_values(root: jax.Array, gram: jax.Array, constants: Constants, block: Block, epsilon: float) -> jax.Array:
     """The weight at the design, moved to this G: the tuple's own energy (N G N - N.d) / 2 is all that changes."""
     design, order = constants
     normals, counts, log_weight = block
@@ -291,7 +296,9 @@ def _tilted(root: jax.Array, gram: jax.Array, constants: Constants, block: Block
     return jnp.exp(log_weight + change / 2 - order * loss) * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
 
 
-def _half_space(root: jax.Array, gram: jax.Array, constants: Constants, block: Block, epsilon: float) -> jax.Array:
+def _half_space_values(
+    root: jax.Array, gram: jax.Array, constants: Constants, block: Block, epsilon: float
+) -> jax.Array:
     weights, entropy = constants
     normals, uniforms = block
     half = gram.diagonal() / 2
@@ -304,8 +311,8 @@ def _half_space(root: jax.Array, gram: jax.Array, constants: Constants, block: B
     return mass * -jnp.expm1(jnp.minimum(epsilon + log_mean_exp(moved @ root.T - half), 0.0))
 
 
-_PLAIN: dict[Direction, Kernel] = {one: partial(_plain, direction=one) for one in Direction}
+_PLAIN: dict[Direction, Kernel] = {direction: partial(_plain_values, direction=direction) for direction in Direction}
 _MIXTURE: dict[Direction, Kernel] = {
-    Direction.MIXTURE_FIRST: partial(_mixture, replace=False),
-    Direction.REPLACE: partial(_mixture, replace=True),
+    Direction.MIXTURE_FIRST: partial(_mixture_values, replace=False),
+    Direction.REPLACE: partial(_mixture_values, replace=True),
 }

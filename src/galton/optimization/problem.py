@@ -23,7 +23,7 @@ Function = Callable[[jax.Array, jax.Array], jax.Array]
 
 OBJECTIVES = ("rmse", "max")
 MOST_MODES = 512
-"""With more bins than this the optimiser looks at averages of neighbouring modes; the accountant never does."""
+"""With more bins than this the optimiser averages neighbouring modes; the accountant never does."""
 
 _SHARP = 64
 """Power of the norm that stands for the maximum over rounds."""
@@ -37,7 +37,7 @@ class LevelFunction(Protocol):
 
 
 class NotFinite(InvalidArgument):
-    """The objective left the numbers: the search steps back, and a start that does is refused."""
+    """The objective is not finite: the search steps back from such a point, and refuses it as a start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,10 @@ class Problem:
 
     def value_and_gradient(self, parameters: FloatArray, level: LevelFunction) -> tuple[float, FloatArray]:
         """Returns the objective with the noise that C needs, and its gradient."""
-        found = level(self.gram(parameters))
-        value, gradient = self._jitted_gradient(jnp.asarray(parameters), found.log_sigma, jnp.asarray(found.gradient))
+        solution = level(self.gram(parameters))
+        value, gradient = self._jitted_gradient(
+            jnp.asarray(parameters), solution.log_sigma, jnp.asarray(solution.gradient)
+        )
         number, slopes = float(value), np.asarray(gradient)
         if not math.isfinite(number) or not np.isfinite(slopes).all():
             raise NotFinite("objective", number, "must be finite, with finite derivatives, wherever C is positive")
@@ -99,7 +101,7 @@ class Problem:
     def _jitted_gradient(self) -> Callable[[jax.Array, float, jax.Array], tuple[jax.Array, jax.Array]]:
         def total(parameters: jax.Array, log_sigma: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
             form = self.family.form(parameters)
-            value, by_sigma = jax.value_and_grad(lambda one: self._outer(form, one))(log_sigma)
+            value, by_sigma = jax.value_and_grad(lambda log_sigma: self._outer(form, log_sigma))(log_sigma)
             through = jax.lax.stop_gradient(by_sigma) * (self._gram(form) * slope).sum()
             return value + through, value
 
@@ -120,5 +122,5 @@ def row_error(variances: jax.Array, objective: str) -> jax.Array:
 
 @lru_cache(maxsize=8)
 def problem_for(family: Family, bins: int, workload: Workload, objective: str | Function) -> Problem:
-    """Returns the problem, the same one again if asked again: what is compiled serves every epsilon."""
+    """Returns a cached problem, so that what is compiled for it serves every epsilon."""
     return Problem(family, bins, workload, objective)

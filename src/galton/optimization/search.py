@@ -1,4 +1,4 @@
-"""Minimising by L-BFGS on frozen draws that are made anew a few times (docs/math.md, section 8)."""
+"""Minimising by L-BFGS on frozen draws that are renewed a few times (docs/math.md, section 8)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _UNIT = 0.1
 """Parameters are measured in this unit, so that the first step of a descent, a multiple of the gradient, is short."""
 _APPROACHES = 20
 _ATTEMPTS = 4
-"""How often draws are made anew, twice as many each time, if they have no solution where they were made."""
+"""How often to draw, twice as many each time, if the draws have no solution at their own design."""
 _WALL = 1.0
-"""How far above the best value the objective (a logarithm) counts at most, or where it cannot be computed."""
+"""The objective (a logarithm) is cut off this far above its best value, also where it cannot be computed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Target:
 
 @dataclass
 class History:
-    """The objective over time; also the way a search tells how far it is."""
+    """The objective by iteration, which also reports the progress of a search."""
 
     watch: Callable[[str, int, float], None] | None = None
     rows: list[dict[str, float | int | str]] = field(default_factory=list)
@@ -50,13 +50,13 @@ class History:
 
     def add(self, stage: str, value: float) -> None:
         """Records the value (a logarithm) of one more iteration."""
-        found = math.exp(min(value, 700.0))
+        objective = math.exp(min(value, 700.0))
         seconds = time.perf_counter() - self.begun
         self.rows.append(
-            {"iteration": len(self.rows), "stage": stage, "objective": found, "seconds": round(seconds, 3)}
+            {"iteration": len(self.rows), "stage": stage, "objective": objective, "seconds": round(seconds, 3)}
         )
         if self.watch is not None:
-            self.watch(stage, len(self.rows), found)
+            self.watch(stage, len(self.rows), objective)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -76,10 +76,10 @@ def design(
     guess: float | None = None,
     approach: bool = True,
 ) -> NoiseLevel:
-    """Freezes draws made for C at these parameters; a new purpose is new randomness.
+    """Freezes draws designed for C at these parameters; every purpose has random numbers of its own.
 
-    The noise level is approached in Newton steps, each on a few draws made where the last one ended: draws made for
-    another noise level say little.
+    The noise level is approached in Newton steps, each on a few draws designed for the end of the last step, since
+    draws designed for another noise level say little.
     """
     gram = problem.gram(parameters)
 
@@ -147,7 +147,7 @@ def descend(
         value, gradient = safe(start + _UNIT * steps)
         return value, _UNIT * gradient
 
-    def after(intermediate_result: OptimizeResult) -> None:
+    def after_iteration(intermediate_result: OptimizeResult) -> None:
         values.append(float(intermediate_result.fun))
         report(values[-1])
         if len(values) > PATIENCE and values[-1 - PATIENCE] - values[-1] < tolerance:
@@ -159,7 +159,7 @@ def descend(
             np.zeros_like(start),
             jac=True,
             method="L-BFGS-B",
-            callback=after,
+            callback=after_iteration,
             options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-10},
         )
     except KeyboardInterrupt:
@@ -170,9 +170,9 @@ def descend(
 def search(
     problem: Problem, start: FloatArray, target: Target, iterations: int, refreshes: int, history: History
 ) -> FloatArray:
-    """Descends on frozen draws, judges on fresh ones, and again, until fresh draws see no gain; returns the best.
+    """Returns the best parameters: descends on frozen draws and judges on fresh ones, until those see no gain.
 
-    The start takes part in the judgement: the result is not worse than it, up to the judge's own noise.
+    The start is judged too, so that the result is no worse than the start, up to the noise of the judgement.
     """
     name = problem.family.name
     best, best_value = start, math.inf
@@ -180,29 +180,31 @@ def search(
         best_value = judge(problem, start, target, name)
         for refresh in range(refreshes):
             level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh)
-            found = descend(
+            candidate = descend(
                 lambda parameters: problem.value_and_gradient(parameters, level),  # noqa: B023
                 best,
                 iterations,
                 lambda value: history.add(name, value),
             )
             try:
-                value = judge(problem, found, target, name)
-            except GaltonError:  # a point where no noise level can be found is no candidate
+                value = judge(problem, candidate, target, name)
+            except GaltonError:  # without a noise level the point is no candidate
                 break
             gained = best_value - value
             if gained > 0:
-                best, best_value = found, value
+                best, best_value = candidate, value
             if gained < 1e-3:
                 break
     except Interrupted as stop:
-        raise Interrupted(_better(problem, best, best_value, stop.parameters, target)) from None
+        raise Interrupted(_better_of(problem, best, best_value, stop.parameters, target)) from None
     except KeyboardInterrupt:  # while judging or drawing
         raise Interrupted(best) from None
     return best
 
 
-def _better(problem: Problem, known: FloatArray, known_value: float, other: FloatArray, target: Target) -> FloatArray:
+def _better_of(
+    problem: Problem, known: FloatArray, known_value: float, other: FloatArray, target: Target
+) -> FloatArray:
     """The better of two on fresh draws, when the search was cut short."""
     try:
         return other if judge(problem, other, target, problem.family.name) < known_value else known

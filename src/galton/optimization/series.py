@@ -21,22 +21,22 @@ def inverse_series(series: jax.Array) -> jax.Array:
 
 def _newton(series: jax.Array) -> jax.Array:
     size, known = series.shape[0], 1
-    found = 1.0 / series[:1]
+    inverse = 1.0 / series[:1]
     while known < size:
         known = min(2 * known, size)
-        found = jnp.pad(found, (0, known - found.shape[0]))
-        found = 2 * found - product(found, product(found, series[:known]))
-    return found
+        inverse = jnp.pad(inverse, (0, known - inverse.shape[0]))
+        inverse = 2 * inverse - product(inverse, product(inverse, series[:known]))
+    return inverse
 
 
 def _forward(series: jax.Array) -> tuple[jax.Array, jax.Array]:
-    found = _newton(series)
-    return found, found
+    inverse = _newton(series)
+    return inverse, inverse
 
 
-def _backward(found: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
+def _backward(inverse: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
     """d(1/c) = -dc / c^2, so the pull-back is a correlation with 1/c^2."""
-    return (-product(product(found, found), cotangent[::-1])[::-1],)
+    return (-product(product(inverse, inverse), cotangent[::-1])[::-1],)
 
 
 inverse_series.defvjp(_forward, _backward)

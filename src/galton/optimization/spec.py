@@ -1,4 +1,4 @@
-"""From what a user wrote to the strategy, where an optimiser may be needed: bandmf:W."""
+"""From what a user wrote to a strategy, including bandmf:W, which needs the optimiser."""
 
 from __future__ import annotations
 

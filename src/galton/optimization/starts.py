@@ -1,4 +1,4 @@
-"""Where a search begins that has no smaller family to begin with: BLTs fitted to the square root."""
+"""Where a search without a smaller family starts: BLTs fitted to the square root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from galton.strategies import Blt, square_root
 
 
 def fitted_blt(rounds: int, buffers: int, horizon: float) -> Blt:
-    """Returns a BLT close to the square root of the prefix sums, forgotten after about `horizon` rounds.
+    """Returns a BLT close to the square root of the prefix sums that forgets after about `horizon` rounds.
 
     The decays are spaced evenly in log(1 - decay), the scales fitted by non-negative least squares on relative errors.
     """
@@ -27,11 +27,11 @@ def fitted_blt(rounds: int, buffers: int, horizon: float) -> Blt:
 
 
 def horizons(rounds: int, bins: int) -> list[float]:
-    """Returns how long a start remembers: the whole run, an epoch, part of one. The landscape has a valley at each."""
-    return sorted({float(max(1, one)) for one in (rounds, bins, bins // 8)}, reverse=True)
+    """Returns how long starts remember: a run, an epoch, part of an epoch. The objective has a valley at each."""
+    return sorted({float(max(1, span)) for span in (rounds, bins, bins // 8)}, reverse=True)
 
 
 def blt_starts(family: BltFamily, bins: int) -> list[FloatArray]:
     """Returns parameters of fitted BLTs, one for every horizon."""
-    fits = [fitted_blt(family.rounds, family.buffers, one) for one in horizons(family.rounds, bins)]
+    fits = [fitted_blt(family.rounds, family.buffers, horizon) for horizon in horizons(family.rounds, bins)]
     return [family.parameters(fit) for fit in fits]

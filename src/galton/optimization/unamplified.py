@@ -44,10 +44,19 @@ def unamplified_optimum(
       family: as for `optimize`; the columns of banded:W get norm 1 if W <= bins.
       bins: rounds between two participations of an example.
       rounds: rounds of the run.
-      workload: what the error is of; default prefix sums.
-      objective: rmse or max.
-      participation: fixed-order, or min-separation (at least `bins` rounds apart), which is refused where the
-        sensitivity of the result is not known exactly.
+      workload: the workload whose error is minimised; default prefix sums.
+      objective: rmse, or max for the largest error of a round.
+      participation: fixed-order (every bins-th round), or min-separation (at least `bins` rounds apart), which is
+        refused where the sensitivity of the result is not known exactly.
+
+    Returns:
+      The strategy. Its noise has standard deviation noise multiplier times `strategy.sensitivity(bins)`.
+
+    Example:
+      >>> from galton import square_root
+      >>> best, other = unamplified_optimum("toeplitz:4", bins=4, rounds=16), square_root(16, bands=4)
+      >>> best.rmse() * best.sensitivity(4) < other.rmse() * other.sensitivity(4)
+      True
     """
     count("rounds", rounds)
     count("bins", bins, at_most=rounds)
@@ -60,14 +69,16 @@ def unamplified_optimum(
     few_bands = isinstance(parsed, BandedFamily) and parsed.bands <= bins
     if participation == "min-separation" and parsed.columns_are_free and not few_bands:
         raise unknown_sensitivity(family, bins)
-    strategy = _optimum(parsed, bins, target, objective) if workload is not None else _cached(parsed, bins, objective)
+    strategy = (
+        _optimum(parsed, bins, target, objective) if workload is not None else _cached_optimum(parsed, bins, objective)
+    )
     if participation == "min-separation":
         min_separation_sensitivity(strategy, bins)
     return strategy
 
 
 @lru_cache(maxsize=64)
-def _cached(family: Family, bins: int, objective: str) -> Strategy:
+def _cached_optimum(family: Family, bins: int, objective: str) -> Strategy:
     return _optimum(family, bins, prefix_sums(family.rounds), objective)
 
 
@@ -77,7 +88,7 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
         starts.append(fitted_blt(family.rounds, family.buffers, float(family.rounds)))
     elif isinstance(family, ToeplitzFamily):
         starts.append(square_root(family.rounds, family.bands))
-        if family.bands > 2 * bins:  # several epochs ask for a dip at every one; a search from the narrower finds it
+        if family.bands > 2 * bins:  # the best coefficients dip once per epoch; a start with fewer bands finds that
             starts.append(_optimum(ToeplitzFamily(family.rounds, 2 * bins), bins, workload, objective))
     else:
         inner = family.smaller()
@@ -88,43 +99,45 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
         @jax.jit
         def value_and_gradient(parameters: jax.Array) -> tuple[jax.Array, jax.Array]:
             def value(parameters: jax.Array) -> jax.Array:
-                form = _balanced(family, family.form(parameters), bins)
+                form = _with_equal_norms(family, family.form(parameters), bins)
                 largest = jnp.square(form.modes(bins)).sum(axis=0).max()
                 return jnp.log(largest) / 2 + row_error(form.row_variances(workload), objective)
 
             return jax.value_and_grad(value)(parameters)
 
         def function(parameters: FloatArray) -> tuple[float, FloatArray]:
-            found, gradient = value_and_gradient(jnp.asarray(parameters))
+            value, gradient = value_and_gradient(jnp.asarray(parameters))
             slopes = np.asarray(gradient)
-            if not np.isfinite(found) or not np.isfinite(slopes).all():
-                raise NotFinite("objective", float(found), "must be finite")
-            return float(found), slopes
+            if not np.isfinite(value) or not np.isfinite(slopes).all():
+                raise NotFinite("objective", float(value), "must be finite")
+            return float(value), slopes
 
         ends = [
             descend(function, family.parameters(start), _ITERATIONS, lambda value: None, _TOLERANCE) for start in starts
         ]
-        found = min(ends, key=lambda end: function(end)[0])
+        best = min(ends, key=lambda end: function(end)[0])
         if not family.columns_are_free:
-            return family.strategy(found)
-        return _scaled_columns(
-            family.strategy(found), 1 / np.asarray(_norms(family, family.form(jnp.asarray(found)), bins))
+            return family.strategy(best)
+        return _scale_columns(
+            family.strategy(best), 1 / np.asarray(_column_norms(family, family.form(jnp.asarray(best)), bins))
         )
 
 
-def _norms(family: Family, form: Form, bins: int) -> jax.Array:
-    """What each column is divided by so that all modes (columns, for few bands) get norm 1: at no cost, as at the
-    optimum no bin has a smaller sensitivity than another."""
+def _column_norms(family: Family, form: Form, bins: int) -> jax.Array:
+    """What to divide each column by to give all modes (columns, for few bands) norm 1.
+
+    That costs nothing: at the optimum no bin has a smaller sensitivity than another.
+    """
     if isinstance(family, BandedFamily) and family.bands <= bins:
         return jnp.sqrt(jnp.square(form.dense()).sum(axis=0))
     norms = jnp.sqrt(jnp.square(form.modes(bins)).sum(axis=0))
     return norms[jnp.arange(family.rounds) % bins]
 
 
-def _balanced(family: Family, form: Form, bins: int) -> Form:
+def _with_equal_norms(family: Family, form: Form, bins: int) -> Form:
     if not family.columns_are_free:
         return form
-    norms = _norms(family, form, bins)
+    norms = _column_norms(family, form, bins)
     if isinstance(form, BufferForm):
         assert form.weights is not None
         return BufferForm(form.series, form.weights / norms, form.decay, form.scale)
@@ -134,7 +147,7 @@ def _balanced(family: Family, form: Form, bins: int) -> Form:
     return MatrixForm(form.dense() / norms)
 
 
-def _scaled_columns(strategy: Strategy, factors: FloatArray) -> Strategy:
+def _scale_columns(strategy: Strategy, factors: FloatArray) -> Strategy:
     if isinstance(strategy, Scaled):
         return Scaled(strategy.inner, strategy.weights * factors)
     if isinstance(strategy, ColumnBanded):

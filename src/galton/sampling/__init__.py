@@ -1,4 +1,4 @@
-"""Samplers: from a pair to bounded, unbiased values. See `base.Sampler` for the one shape they share."""
+"""Samplers: from a pair to bounded, unbiased values. `base.Sampler` is the interface that they share."""
 
 from galton.sampling.base import Draw, Sampler, Slack
 from galton.sampling.choice import SAMPLERS, Choice, choose_sampler

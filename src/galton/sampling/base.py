@@ -1,4 +1,4 @@
-"""The one shape of a sampler: chunks of losses with weights, and values V(epsilon) with a range known beforehand."""
+"""The interface of a sampler: chunks of losses with weights, and values V(epsilon) with a range known beforehand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEED_LIMIT = 2**53
 
 @dataclass(frozen=True)
 class Slack:
-    """What floating point may cost: losses are right up to `epsilon`, except with probability `lost` a sample."""
+    """The price of floating point: losses are right up to `epsilon`, except with probability `lost` per sample."""
 
     epsilon: float
     lost: float
@@ -79,7 +79,7 @@ class Sampler(ABC):
 
     Attributes:
       direction: which divergence is estimated.
-      slack: what floating point may cost.
+      slack: the price of floating point.
       layout: samples per chunk, and how they are cut into blocks.
       order: log_weight falls by `order` times an increase in loss, so that the slack in loss reaches the weight too.
       least_epsilon: smallest epsilon at which the samples are valid.
@@ -93,13 +93,13 @@ class Sampler(ABC):
     least_epsilon: float = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Arrays of JAX travel as NumPy's, which keep all 64 bits wherever they arrive."""
-        arrays = {name: np.asarray(one) for name, one in vars(self).items() if isinstance(one, jax.Array)}
-        return {"arrays": arrays, "others": {name: one for name, one in vars(self).items() if name not in arrays}}
+        """Sends JAX arrays as NumPy arrays, which keep all 64 bits wherever they arrive."""
+        arrays = {name: np.asarray(value) for name, value in vars(self).items() if isinstance(value, jax.Array)}
+        return {"arrays": arrays, "others": {name: value for name, value in vars(self).items() if name not in arrays}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         with wide_jax():
-            vars(self).update(state["others"], **{name: jnp.asarray(one) for name, one in state["arrays"].items()})
+            vars(self).update(state["others"], **{name: jnp.asarray(value) for name, value in state["arrays"].items()})
 
     def value_range(self, epsilon: float) -> float:
         """Returns R with 0 <= V(epsilon) <= R."""
@@ -131,7 +131,7 @@ class Sampler(ABC):
 
 
 def check_seed(seed: int) -> int:
-    """Refuses a seed that JSON would not keep."""
+    """Refuses a seed that JSON would not keep exactly."""
     return count("seed", seed, at_least=0, at_most=SEED_LIMIT - 1)
 
 

@@ -14,8 +14,8 @@ from galton.sampling.order_statistics import OrderStatisticsSampler
 from galton.sampling.plain import PlainSampler
 from galton.sampling.tilted import TiltedSampler
 
-_ORTHOGONAL = {one.name: one for one in (MaximumSampler, OrderStatisticsSampler)}
-"""Samplers for orthogonal modes only (C = I): taken when asked for."""
+_ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatisticsSampler)}
+"""Samplers for orthogonal modes (C = I) only; used on request only."""
 
 SAMPLERS = ("auto", "plain", "tilted", *_ORTHOGONAL)
 
@@ -25,7 +25,7 @@ _COST_PER_ORDER = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A sampler and, in words, why it was taken."""
+    """A sampler and, in words, why it was chosen."""
 
     sampler: Sampler
     reason: str
@@ -55,6 +55,6 @@ def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: 
         return Choice(sharp, f"asked for: {words}, range {value_range:.3g}")
     if value_range * cost < 1.0:
         return Choice(
-            sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost a sample"
+            sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost per sample"
         )
     return Choice(PlainSampler(pair, direction), f"plain: the range of {words} is {value_range:.3g}, no gain over 1")

@@ -1,4 +1,4 @@
-"""delta as a smooth function of noise multiplier and epsilon on frozen draws: the quick estimator (section 3, warning).
+"""The quick estimator: delta on frozen draws, smooth in noise multiplier and epsilon (docs/math.md, section 3.3).
 
 Not certified: it steers `calibrate` and `epsilon`, whose results are then bounded on fresh samples. The draws come
 from a mixture of proposals with exact densities, from one mode alone to all modes together, so that the
@@ -25,7 +25,7 @@ from galton.sampling.halfspace import half_space
 from galton.sampling.kernels import correlated, log_mean_exp
 
 BLOCK = 1 << 12
-"""Samples evaluated at a time; every number of samples is a multiple, so that nothing is compiled twice."""
+"""Samples evaluated at a time; all numbers of samples are multiples of it, so that nothing is compiled twice."""
 
 _SHARPNESS = (np.inf, 1.0, 0.5, 0.25, 0.0)
 """How strongly a proposal keeps to one mode: inf is the mode alone, 0 all modes alike."""
@@ -52,9 +52,9 @@ def blocks_for(modes: int) -> int:
 
 
 def proposals(gram: FloatArray, direction: Direction, epsilon: float) -> tuple[FloatArray, FloatArray]:
-    """Returns rows of counts c of proposals N(G c, G), made for this Gram matrix, and their probabilities."""
-    sharpness = _SHARPNESS if len(gram) > 1 else _SHARPNESS[:1]
-    rows = [_counts(gram, direction, epsilon, one) for one in sharpness]
+    """Returns rows of counts c of proposals N(G c, G), designed for this Gram matrix, and their probabilities."""
+    sharpnesses = _SHARPNESS if len(gram) > 1 else _SHARPNESS[:1]
+    rows = [_proposal_counts(gram, direction, epsilon, sharpness) for sharpness in sharpnesses]
     return np.concatenate(rows), np.concatenate([np.full(len(row), 1 / len(row) / len(rows)) for row in rows])
 
 
@@ -88,7 +88,7 @@ class FrozenMixture:
             )
             self._half = jnp.asarray(unit.gram.diagonal() / 2)
             self._blocks = [
-                (_correlated(chunk_key(seed, direction, index), root), jnp.asarray(images[chosen[index]]))
+                (_correlated_block(chunk_key(seed, direction, index), root), jnp.asarray(images[chosen[index]]))
                 for index in range(blocks)
             ]
 
@@ -100,7 +100,7 @@ class FrozenMixture:
                 _mixture_values(noise, centre, self._proposals, self._half, noise_multiplier, epsilon, replace)
                 for noise, centre in self._blocks
             ]
-            return _summary(values)
+            return _estimate_from(values)
 
 
 class FrozenHalfSpace:
@@ -122,7 +122,7 @@ class FrozenHalfSpace:
             self._half = jnp.asarray(unit.gram.diagonal() / 2)
             self._blocks = [
                 (
-                    _correlated(chunk_key(seed, Direction.NOISE_FIRST, index), root),
+                    _correlated_block(chunk_key(seed, Direction.NOISE_FIRST, index), root),
                     jnp.asarray(1.0 - random.random(BLOCK)),
                 )
                 for index in range(blocks)
@@ -137,7 +137,7 @@ class FrozenHalfSpace:
                 _half_space_values(noise, uniform, self._step, self._half, noise_multiplier, epsilon, bound)
                 for noise, uniform in self._blocks
             ]
-            return _summary(values)
+            return _estimate_from(values)
 
 
 FrozenEstimator = FrozenMixture | FrozenHalfSpace
@@ -150,7 +150,7 @@ def frozen_estimator(pair: Pair, direction: Direction, epsilon: float, blocks: i
     return FrozenMixture(pair, direction, epsilon, blocks, seed)
 
 
-def _summary(blocks: list[jax.Array]) -> Estimate:
+def _estimate_from(blocks: list[jax.Array]) -> Estimate:
     values = np.concatenate([np.asarray(block) for block in blocks])
     mean = float(values.mean())
     if not mean > 0:
@@ -158,7 +158,7 @@ def _summary(blocks: list[jax.Array]) -> Estimate:
     return Estimate(mean, float(values.std() / mean / np.sqrt(values.size)))
 
 
-def _counts(gram: FloatArray, direction: Direction, epsilon: float, sharpness: float) -> FloatArray:
+def _proposal_counts(gram: FloatArray, direction: Direction, epsilon: float, sharpness: float) -> FloatArray:
     """Rows of counts for one sharpness, scaled so that the loss at their centres is about epsilon."""
     bins = gram.shape[0]
     half = gram.diagonal() / 2
@@ -193,7 +193,7 @@ def _log_mean_exp(values: FloatArray) -> FloatArray:
 
 
 @jax.jit
-def _correlated(key: jax.Array, root: jax.Array) -> jax.Array:
+def _correlated_block(key: jax.Array, root: jax.Array) -> jax.Array:
     return correlated(key, root, BLOCK)
 
 

@@ -1,4 +1,4 @@
-"""The half-space sampler for noise-first: the loss can only be large in a half-space (docs/math.md, section 4)."""
+"""The half-space sampler for noise-first: the loss is only large within a half-space (docs/math.md, section 4)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HalfSpace:
 def half_space(gram: FloatArray, epsilon: float) -> HalfSpace:
     """Returns the half-space of the smallest probability found: uniform weights, or better ones by L-BFGS."""
     bins = gram.shape[0]
-    uniform = _bound(gram, np.full(bins, 1 / bins), epsilon)
+    uniform = _half_space_of(gram, np.full(bins, 1 / bins), epsilon)
     if bins == 1 or uniform.bound < -1e6:  # nothing to gain, or nothing left
         return uniform
 
@@ -66,18 +66,18 @@ def half_space(gram: FloatArray, epsilon: float) -> HalfSpace:
         gradient = (gram.diagonal() / 2 + logs + 1) / spread - offset / spread**3 * image
         return offset / spread, weights * (gradient - weights @ gradient)
 
-    found = minimize(objective, np.zeros(bins), jac=True, method="L-BFGS-B", options={"maxiter": 100})
-    weights = np.exp(found.x - found.x.max())
-    better = _bound(gram, weights / weights.sum(), epsilon)
+    optimum = minimize(objective, np.zeros(bins), jac=True, method="L-BFGS-B", options={"maxiter": 100})
+    weights = np.exp(optimum.x - optimum.x.max())
+    better = _half_space_of(gram, weights / weights.sum(), epsilon)
     return better if better.bound < uniform.bound else uniform
 
 
-def _bound(gram: FloatArray, weights: FloatArray, epsilon: float) -> HalfSpace:
+def _half_space_of(gram: FloatArray, weights: FloatArray, epsilon: float) -> HalfSpace:
     spread = math.sqrt(float(weights @ gram @ weights))
     entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
     offset = float(weights @ gram.diagonal()) / 2 + entropy - epsilon
     margin = 1e-9 + 1e-12 * weights.size
-    bound = max(offset / spread, -1e300)  # an infinite one would have no margin
+    bound = max(offset / spread, -1e300)  # an infinite bound would have no margin
     return HalfSpace(weights, spread, bound + margin * (1 + abs(bound)))
 
 
@@ -96,7 +96,7 @@ def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
 class HalfSpaceSampler(Sampler):
     """Draws noise conditioned on the half-space outside of which the value is zero; R = Phi(bound).
 
-    Losses between a smaller epsilon and this one are outside of it: `least_epsilon`.
+    It is not valid below `least_epsilon`, the epsilon given: the half-space may miss losses below that.
     """
 
     name: ClassVar[str] = "half-space"
@@ -112,8 +112,8 @@ class HalfSpaceSampler(Sampler):
         moved = abs(self._bound) + 10.0
 
         def slack(name: str) -> Slack:
-            one = loss_slack(bins, largest, largest / 2, factor.residual, name, moved)
-            return Slack(one.epsilon + DEPTH_ERROR * math.sqrt(largest), one.lost + DEPTH_LOST)
+            rounding = loss_slack(bins, largest, largest / 2, factor.residual, name, moved)
+            return Slack(rounding.epsilon + DEPTH_ERROR * math.sqrt(largest), rounding.lost + DEPTH_LOST)
 
         order = max(1, round(-self._bound / self._space.spread))
         self.dtype = dtype or choose_dtype(slack, order)
@@ -137,13 +137,13 @@ class HalfSpaceSampler(Sampler):
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             key = chunk_key(seed, self.direction, index)
-            loss = _half_space(key, self._root, self._half, self._along, math.exp(self._log_range), self.layout)
+            loss = _losses(key, self._root, self._half, self._along, math.exp(self._log_range), self.layout)
             losses = np.asarray(loss, np.float64)
         return Draw(losses, np.broadcast_to(self._log_range, losses.shape))
 
 
 @partial(jax.jit, static_argnames=("layout",))
-def _half_space(
+def _losses(
     key: jax.Array, root: jax.Array, half: jax.Array, along: jax.Array, mass: float, layout: Layout
 ) -> jax.Array:
     def block(key: jax.Array) -> jax.Array:

@@ -24,7 +24,7 @@ def correlated(key: jax.Array, root: jax.Array, size: int) -> jax.Array:
 def categorical(weights: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Draws one index per row with probability proportional to the weights; also returns the rows' totals.
 
-    By inversion in two steps, groups then members, so that a row of b costs O(b) and not a cumulative sum of b.
+    The inversion has two steps, first a group and then a member, to avoid a cumulative sum over the whole row.
     """
     rows, bins = weights.shape
     width = 1 << ((bins - 1).bit_length() + 1) // 2
@@ -32,13 +32,13 @@ def categorical(weights: jax.Array, uniform: jax.Array) -> tuple[jax.Array, jax.
     blocks = jnp.pad(weights, ((0, 0), (0, groups * width - bins))).reshape(rows, groups, width)
     sums = blocks.sum(axis=-1)
     total = sums.sum(axis=-1)
-    group, rest = _invert(sums, uniform * total)
-    member, _ = _invert(jnp.take_along_axis(blocks, group[:, None, None], axis=1)[:, 0], rest)
+    group, rest = _invert_cumulative(sums, uniform * total)
+    member, _ = _invert_cumulative(jnp.take_along_axis(blocks, group[:, None, None], axis=1)[:, 0], rest)
     return jnp.minimum(group * width + member, bins - 1), total
 
 
-def _invert(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """First index at which the running sum exceeds `target` (the last one with weight, if none), and what is left."""
+def _invert_cumulative(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """First index at which the running sum exceeds `target` (else the last with weight), and the remainder."""
     size = weights.shape[-1]
     running = jnp.matmul(weights, jnp.triu(jnp.ones((size, size), weights.dtype)), precision=jax.lax.Precision.HIGHEST)
     last = size - 1 - jnp.argmax(weights[:, ::-1] > 0, axis=-1)

@@ -24,7 +24,7 @@ from galton.sampling.normals import uniforms
 from galton.sampling.orthogonal import COMMON_LOST, Orthogonal, orthogonal
 
 MARGIN = 1e-9
-"""By how much the event is made larger than it has to be, relative to its level."""
+"""How much larger than necessary the event is, relative to its level."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class TopEvent:
     Mixture-first: z_0 > `own` (the bin that is in use) or some other z_k > `other`. Noise-first: no z_k > `other`.
 
     Attributes:
+      own: level of the bin that is in use; not used for noise-first.
+      other: level of the other bins.
       log_mass: logarithm of the event's probability.
     """
 
@@ -58,7 +60,8 @@ def top_event(modes: Orthogonal, direction: Direction, epsilon: float, slack: fl
 class MaximumSampler(Sampler):
     """Draws given that the largest A_k is where it must be for a value above zero; R is that event's probability.
 
-    Refuses a pair whose modes are not orthogonal and of one length. Any number of epochs with C = I is such a pair.
+    It refuses a pair whose modes are not orthogonal and of equal length. C = I, in any number of whole epochs, gives
+    a pair that it accepts.
     """
 
     name: ClassVar[str] = "maximum"

@@ -1,7 +1,7 @@
 """Order statistics instead of all normals, for many orthogonal modes (Chua et al., 2025): pessimistic and quick.
 
-Of the b normals only those at some ranks from the top are drawn, and every other one is rounded up to the one above
-it (down to the one below it, for limits from below). A sample costs O(log b) instead of O(b).
+Of the b normals only those at some ranks from the top are drawn. Every other normal is rounded up to the next one drawn
+above it (for limits from below: down to the next one below). A sample costs O(log b) instead of O(b).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class BracketedDraw(Draw):
 
 
 def ranks(size: int, growth: float = GROWTH) -> list[int]:
-    """Returns ranks 1 to `size`: each at first, then farther apart by the factor `growth`.
+    """Returns ranks from 1 to `size`: every rank at first, then farther and farther apart, by the factor `growth`.
 
     >>> ranks(12, 1.5)
     [1, 2, 3, 5, 8, 12]
     """
     count("size", size)
     positive("growth", growth)
-    found = [1]
-    while found[-1] < size:
-        found.append(min(size, max(found[-1] + 1, math.ceil(found[-1] * growth))))
-    return found
+    kept = [1]
+    while kept[-1] < size:
+        kept.append(min(size, max(kept[-1] + 1, math.ceil(kept[-1] * growth))))
+    return kept
 
 
 class OrderStatisticsSampler(Sampler):
@@ -85,7 +85,7 @@ class OrderStatisticsSampler(Sampler):
         if self.direction is Direction.MIXTURE_FIRST:
             low, high = self._given_exceeded(random)
         else:
-            high, low = (-one for one in self._given_bounded(random))
+            high, low = (-end for end in self._given_bounded(random))
         return BracketedDraw(high, np.broadcast_to(self.event.log_mass, high.shape), low)
 
     def _given_exceeded(self, random: np.random.Generator) -> tuple[FloatArray, FloatArray]:
@@ -100,17 +100,17 @@ class OrderStatisticsSampler(Sampler):
         mass = -math.expm1(self._others * math.log1p(-min(other, 1 - 2.0**-53)))
         reached = np.where(exceeded, 1.0, mass) * uniform[1]
         top = -np.expm1(np.log1p(-np.minimum(reached, 1 - 2.0**-53)) / self._others)
-        tails = self._descend(top, random)
+        tails = self._tail_masses(top, random)
         return self._bracket(first, -ndtri(np.clip(tails, 1e-300, 1 - 2.0**-53)))
 
     def _given_bounded(self, random: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """All normals below one level: the uniforms that they come from, scaled by the level's mass."""
         mass = float(ndtr(self.event.other))
         top = -np.expm1(np.log(1.0 - random.random(_SAMPLES)) / self._others)
-        below = mass * (1 - self._descend(top, random))
+        below = mass * (1 - self._tail_masses(top, random))
         return self._bracket(None, ndtri(np.clip(below, 1e-300, 1 - 2.0**-53)))
 
-    def _descend(self, top: FloatArray, random: np.random.Generator) -> FloatArray:
+    def _tail_masses(self, top: FloatArray, random: np.random.Generator) -> FloatArray:
         """Tail masses at the ranks: 1 - u falls from rank r to r' by a factor with law Beta(n - r' + 1, r' - r)."""
         tails = np.empty((_SAMPLES, self._ranks.size))
         tails[:, 0] = top
@@ -121,7 +121,7 @@ class OrderStatisticsSampler(Sampler):
         return tails
 
     def _bracket(self, own: FloatArray | None, normals: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """L with every normal that was not drawn rounded down, and up, to its neighbour among those that were."""
+        """L with every normal that was not drawn rounded down, and up, to its nearest neighbour that was."""
         exponents = self.modes.spread * normals - self.modes.energy / 2
         gaps = np.diff(self._ranks)
         ends = []

@@ -1,7 +1,7 @@
-"""Pairs with orthogonal modes of one length: C = I, in any number of epochs (docs/mechanisms.md).
+"""Pairs with orthogonal modes of equal length: C = I, in any number of whole epochs (docs/mechanisms.md).
 
 Their Gram matrix is d I. A pair built from a strategy has off-diagonal entries at rounding level, since `pair` only
-rounds upwards; they are part of the slack here.
+rounds upwards; here they are part of the slack.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Orthogonal:
 
     def slack(self, moved: float) -> Slack:
         """Returns the slack of a sampler whose normals reach `moved`, drawn in float64 by inversion."""
-        one = loss_slack(self.modes, self.energy, 1.5 * self.energy, 0.0, "float64", moved)
-        return Slack(one.epsilon + DEPTH_ERROR * self.spread + self.common, one.lost + 2 * DEPTH_LOST)
+        rounding = loss_slack(self.modes, self.energy, 1.5 * self.energy, 0.0, "float64", moved)
+        return Slack(rounding.epsilon + DEPTH_ERROR * self.spread + self.common, rounding.lost + 2 * DEPTH_LOST)
 
 
 def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:
-    """Returns the modes, refusing a pair that this sampler is not for."""
+    """Returns the modes, refusing a pair whose modes are not orthogonal and of equal length."""
     if direction is Direction.REPLACE:
         raise InvalidArgument("sampler", sampler, "is for add-or-remove adjacency; take auto, plain or tilted")
     gram = pair.gram

@@ -20,7 +20,7 @@ from galton.sampling.slack import choose_dtype, loss_slack
 class PlainSampler(Sampler):
     """Draws from the first distribution of the pair; R = 1.
 
-    float32 where its slack in epsilon stays small, float64 otherwise; `dtype` forces one.
+    It computes in float32 where that keeps the slack in epsilon small, else in float64, unless `dtype` is given.
     """
 
     name: ClassVar[str] = "plain"
@@ -32,8 +32,8 @@ class PlainSampler(Sampler):
         sides = direction.sides
 
         def slack(name: str) -> Slack:
-            one = loss_slack(pair.modes, largest, 1.5 * largest, factor.residual, name)
-            return Slack(sides * one.epsilon, one.lost)
+            rounding = loss_slack(pair.modes, largest, 1.5 * largest, factor.residual, name)
+            return Slack(sides * rounding.epsilon, rounding.lost)
 
         self.direction = direction
         self.dtype = dtype or choose_dtype(slack)

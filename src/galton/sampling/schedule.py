@@ -1,4 +1,4 @@
-"""Chunks in order, computed by a pool of workers: the same bits however they are scheduled."""
+"""Chunks in order, computed by a pool of workers, with the same bits however they are scheduled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pending(Protocol):
         ...
 
     def cancel(self) -> object:
-        """Says that nobody waits for it any more."""
+        """Says that the chunk is no longer needed."""
         ...
 
 
@@ -38,11 +38,11 @@ class Pool(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """Chunks that are computed at one time."""
+        """Chunks that are computed at the same time."""
 
     @abstractmethod
     def drawing(self, sampler: Sampler) -> AbstractContextManager[Submit]:
-        """Brings the sampler to the workers, for as long as the context is open."""
+        """Gives the sampler to the workers for as long as the context is open."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ HERE = Threads()
 def draws(
     sampler: Sampler, samples: int, seed: int, pool: Pool = HERE, progress: Progress | None = None
 ) -> Iterator[Draw]:
-    """Yields chunks 0, 1, ... until `samples` samples are out, the last one cut to fit.
+    """Yields chunks 0, 1, ... with `samples` samples in total; the last chunk is cut to fit.
 
     Memory holds a few chunks, whatever `samples` is. Stopping early (Ctrl-C, closing the iterator) drops what is
     under way.
@@ -90,5 +90,5 @@ def draws(
                     progress(f"{sampler.direction.value}, {sampler.name} sampler", done, samples)
                 yield draw
         finally:
-            for one in pending:
-                one.cancel()
+            for chunk in pending:
+                chunk.cancel()

@@ -1,4 +1,4 @@
-"""What floating point may do to a privacy loss, bounded once and for all (docs/math.md, section 6)."""
+"""Bounds on what floating point may do to a privacy loss (docs/math.md, section 6)."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ WORK = 4e8
 
 @dataclass(frozen=True, eq=False)
 class Tilt:
-    """How 1 + t modes are drawn so that they attract each other, and what that does to the weight.
+    """How 1 + t modes are drawn so that they attract each other, and how that enters the weight.
 
     The first indices (the head: a pair for t = 1, a triple otherwise) are drawn jointly and exactly, the others one
-    after the other. For replace adjacency all modes also feel the field t * rowmean(G).
+    by one. For replace adjacency all modes are also subject to the field t * rowmean(G).
 
     Attributes:
       order: t.
@@ -109,35 +109,35 @@ def tilt(gram: FloatArray, direction: Direction, order: int) -> Tilt:
 def best_tilt(gram: FloatArray, direction: Direction, epsilon: float) -> Tilt:
     """Returns the tilt with the smallest range at `epsilon` that a search of bounded cost finds.
 
-    Every order gives a valid range, so that a search that ends early costs samples and never validity.
+    Every order gives a valid range: a search that ends early costs samples, but never validity.
     """
     if direction is Direction.MIXTURE_FIRST:
-        return _climb(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))))
+        return _search_upwards(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))))
     if direction is Direction.REPLACE:
-        return _bisect(gram, epsilon, max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size))))
+        return _search_by_halving(gram, epsilon, max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size))))
     raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
 
 
-def _climb(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
+def _search_upwards(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
     """Order by order: the tail's factors do not depend on the order, and log R_t is convex in t."""
-    found = best = _tilt(gram, Direction.MIXTURE_FIRST, 1, 0.0)
+    current = best = _tilt(gram, Direction.MIXTURE_FIRST, 1, 0.0)
     log_tail = 0.0
     for order in range(2, largest + 1):
         if order == 2:
-            found = _tilt(gram, Direction.MIXTURE_FIRST, 2, 0.0)
+            current = _tilt(gram, Direction.MIXTURE_FIRST, 2, 0.0)
         else:
-            log_tail += _log_tail(gram, found.field, order)
-            log_bound = found.log_head + _log_shape(gram, order) + log_tail
-            found = Tilt(order, found.field, found.table, found.log_head, log_bound)
-        if found.log_range(epsilon) < best.log_range(epsilon):
-            best = found
+            log_tail += _log_tail(gram, current.field, order)
+            log_bound = current.log_head + _log_shape(gram, order) + log_tail
+            current = Tilt(order, current.field, current.table, current.log_head, log_bound)
+        if current.log_range(epsilon) < best.log_range(epsilon):
+            best = current
         elif order > 3:
             break
     return best
 
 
-def _bisect(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
-    """For replace, where the field and so every factor depends on the order: doubling, then halving steps."""
+def _search_by_halving(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
+    """For replace, where the field and so every factor depends on the order: steps that double, then halve."""
     best = tilt(gram, Direction.REPLACE, 1)
     step = 1
     while best.order + step <= largest:
@@ -157,8 +157,8 @@ def _bisect(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
 class TiltedSampler(Sampler):
     """Draws 1 + t modes, attracted to each other by G, and a point around their sum; unbiased, with range R_t.
 
-    The order t is the one with the smallest range at `epsilon`, never chosen by what samples look like. The samples are
-    valid at every other epsilon too, with another range: nothing in section 3 of docs/math.md rests on the one that t
+    The order t is the one with the smallest range at `epsilon`; it never depends on samples. The samples are valid
+    at every other epsilon too, with another range: nothing in section 3 of docs/math.md depends on the epsilon that t
     was chosen for.
     """
 
@@ -176,9 +176,10 @@ class TiltedSampler(Sampler):
         sides = direction.sides
 
         def slack(name: str) -> Slack:
-            one = loss_slack(bins, largest, 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual, name)
+            reach, residual = 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual
+            rounding = loss_slack(bins, largest, reach, residual, name)
             choices = 4 * (self.order + 2) * bins * bins * ROUNDOFF
-            return Slack(sides * one.epsilon, one.lost + choices)
+            return Slack(sides * rounding.epsilon, rounding.lost + choices)
 
         self.dtype = dtype or choose_dtype(slack, self.order)
         self.slack = slack(self.dtype)
@@ -196,7 +197,7 @@ class TiltedSampler(Sampler):
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             key = chunk_key(seed, self.direction, index)
-            loss, statistic, log_weight = _tilted(
+            loss, statistic, log_weight = _losses(
                 key,
                 self._table,
                 self._field,
@@ -214,7 +215,7 @@ class TiltedSampler(Sampler):
 
 
 @partial(jax.jit, static_argnames=("head_size", "direction", "layout"))
-def _tilted(
+def _losses(
     key: jax.Array,
     table: jax.Array,
     field: jax.Array,
@@ -254,7 +255,7 @@ def _tuples(
     size: int,
     keep_counts: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Draws 1 + t modes a sample; returns field + counts @ G, the tail's part of the log weight, and the counts."""
+    """Draws 1 + t modes per sample; returns field + counts @ G, the tail's part of the log weight, and the counts."""
     bins = field.size
     peak = gram.max()
     attraction = jnp.exp(gram - peak)
@@ -285,7 +286,7 @@ def _tuples(
 
 
 def draw_tuples(key: jax.Array, gram: FloatArray, tilt: Tilt, size: int) -> tuple[jax.Array, jax.Array]:
-    """Returns how often each mode was drawn, a row a sample, and log weights without the statistic's part.
+    """Returns how often each mode was drawn, one row per sample, and log weights without the statistic's part.
 
     Call inside `wide_jax()`.
     """

@@ -1,4 +1,4 @@
-"""Strategies: which noise is correlated how. See `base.Strategy` for the one shape they share."""
+"""Strategies: how the noise is correlated. `base.Strategy` is the interface that they share."""
 
 from galton.strategies.banded import ColumnBanded, column_banded
 from galton.strategies.base import Strategy

@@ -1,4 +1,4 @@
-"""Banded strategies with coefficients of their own for every column."""
+"""Banded strategies whose coefficients differ from column to column."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnBanded(Strategy):
-    """C[t + k, t] = coefficients[k, t] for k < W.
+    """A banded C with coefficients of its own in every column: C[t + k, t] = coefficients[k, t] for k < W.
 
     Args:
-      coefficients: shape (W, rounds); entries that would fall below the last row must be zero.
+      coefficients: shape (W, rounds), the diagonal first; entries that would fall below the last row must be zero.
+      allow_negative: whether negative entries are accepted.
+
+    Example:
+      >>> ColumnBanded([[1.0, 1.0, 1.0], [0.5, 0.25, 0.0]]).matrix()
+      array([[1.  , 0.  , 0.  ],
+             [0.5 , 1.  , 0.  ],
+             [0.  , 0.25, 1.  ]])
     """
 
     kind: ClassVar[str] = "banded"
@@ -38,13 +45,14 @@ class ColumnBanded(Strategy):
             raise InvalidArgument(
                 f"coefficients[0, {column}]", float(values[0, column]), "the diagonal must be positive"
             )
-        if (values * ~_inside(bands, rounds)).any():
+        if (values * ~_inside_matrix(bands, rounds)).any():
             raise InvalidArgument("coefficients", values.shape, "entries below the last row of C must be zero")
         object.__setattr__(self, "coefficients", values)
         object.__setattr__(self, "allow_negative", allow_negative)
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
+        """Rounds of the run."""
         return self.coefficients.shape[1]
 
     @property
@@ -97,7 +105,21 @@ class ColumnBanded(Strategy):
 
 
 def column_banded(strategy: Strategy, bands: int) -> ColumnBanded:
-    """Keeps the first `bands` diagonals of any square strategy and scales every column to norm 1."""
+    """Returns the first `bands` diagonals of a square strategy, with every column scaled to norm 1.
+
+    Args:
+      strategy: any square strategy.
+      bands: diagonals to keep.
+
+    Returns:
+      The banded strategy.
+
+    Example:
+      >>> from galton import square_root
+      >>> strategy = column_banded(square_root(16), bands=4)
+      >>> strategy.bands, round(strategy.column_norm(), 6)
+      (4, 1.0)
+    """
     rounds = strategy.rounds
     count("bands", bands, at_most=rounds)
     if strategy.rows != rounds:
@@ -109,5 +131,5 @@ def column_banded(strategy: Strategy, bands: int) -> ColumnBanded:
     return ColumnBanded(kept, strategy.allow_negative).column_normalized()
 
 
-def _inside(bands: int, rounds: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _inside_matrix(bands: int, rounds: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.arange(bands)[:, None] + np.arange(rounds)[None, :] < rounds

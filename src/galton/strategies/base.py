@@ -1,4 +1,4 @@
-"""The one shape of a strategy: a lower-triangular matrix C that says how the noise is correlated."""
+"""The interface of a strategy: a lower-triangular matrix C that says how the noise is correlated."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ if TYPE_CHECKING:
     from galton.strategies.streams import InverseStream
 
 BLOCK = 256
-"""Columns handled at a time where a whole n x n matrix would be too much."""
+"""Columns handled at a time where a whole n x n matrix would take too much memory."""
 
 
 class Strategy(ABC):
-    """A correlation matrix C with `rounds` columns; training sees x + C^-1 z.
+    """A correlation matrix C with one column per round; training sees x + C^-1 z.
 
-    A new kind implements `columns`, `inverse_columns`, `stream`, `parameters` and `from_parameters`, and is
-    registered in `strategies/codec.py`; everything else has a default that a kind with structure overrides.
-    Values are immutable. Entries are non-negative unless `allow_negative` was given.
+    Strategies are immutable. Entries of C are non-negative unless `allow_negative` was given.
+
+    A new kind of strategy implements `columns`, `inverse_columns`, `stream`, `parameters` and `from_parameters`, and
+    is registered in `strategies/codec.py`. Everything else has a default that kinds with more structure override.
+
+    Attributes:
+      kind: name of the kind in strategy files.
+      rounds: rounds of the run.
+      allow_negative: whether C may have negative entries.
     """
 
     kind: ClassVar[str]
@@ -32,17 +38,17 @@ class Strategy(ABC):
 
     @property
     def rows(self) -> int:
-        """Number of rows of C, that is of noise vectors in a whole run (`rounds` unless C is rectangular)."""
+        """Number of rows of C: the noise vectors of a whole run (`rounds` unless C is rectangular)."""
         return self.rounds
 
     @property
     def has_negative(self) -> bool:
-        """Whether C has a negative entry, so that the pair of |C| (valid, looser) is what gets analysed."""
+        """Whether C has a negative entry. The pair of |C| is then analysed: valid, but looser."""
         return False
 
     @property
     def bands(self) -> int:
-        """Number of diagonals of C that are not zero, from the main one down."""
+        """Number of non-zero diagonals of C, the main diagonal included."""
         if self.rows != self.rounds:
             raise InvalidArgument("strategy", self.kind, "has no bands: C is not square")
         most = 1
@@ -53,11 +59,21 @@ class Strategy(ABC):
 
     @abstractmethod
     def columns(self, start: int, stop: int) -> FloatArray:
-        """Returns C[:, start:stop]."""
+        """Returns C[:, start:stop].
+
+        Args:
+          start: the first column.
+          stop: the column after the last.
+        """
 
     @abstractmethod
     def inverse_columns(self, start: int, stop: int) -> FloatArray:
-        """Returns C^-1[:, start:stop] (a left inverse where C is rectangular)."""
+        """Returns C^-1[:, start:stop] (a left inverse where C is rectangular).
+
+        Args:
+          start: the first column.
+          stop: the column after the last.
+        """
 
     @abstractmethod
     def stream(self) -> InverseStream:
@@ -65,12 +81,17 @@ class Strategy(ABC):
 
     @abstractmethod
     def parameters(self) -> dict[str, Any]:
-        """Returns what JSON has to hold, beside kind and rounds, to rebuild this strategy exactly."""
+        """Returns what JSON has to hold, besides kind and rounds, to rebuild this strategy exactly."""
 
     @classmethod
     @abstractmethod
     def from_parameters(cls, rounds: int, parameters: dict[str, Any]) -> Strategy:
-        """Rebuilds a strategy from `parameters()`, in which strategies that it is made of have been rebuilt already."""
+        """Rebuilds a strategy from `parameters()`.
+
+        Args:
+          rounds: rounds of the run.
+          parameters: as `parameters()` returns them, with `allow_negative`; nested strategies are rebuilt already.
+        """
 
     def matrix(self) -> FloatArray:
         """Returns C as a dense matrix."""
@@ -83,7 +104,11 @@ class Strategy(ABC):
     def modes(self, bins: int) -> FloatArray:
         """Returns the (rows, bins) matrix with columns m_i = sum_j |C|[:, i + j*bins] (docs/math.md, section 1).
 
-        By sums of non-negative numbers only, never by a transform, so that every entry has a small relative error.
+        It is computed by sums of non-negative numbers only, never by a transform, so that every entry has a small
+        relative error.
+
+        Args:
+          bins: batches per epoch.
         """
         self.check_bins(bins)
         result = np.zeros((self.rows, bins))
@@ -93,22 +118,39 @@ class Strategy(ABC):
         return result
 
     def gram(self, bins: int) -> FloatArray:
-        """Returns M^T M for the modes M, the (bins, bins) matrix that is all the accountant needs."""
+        """Returns M^T M for the modes M: the (bins, bins) matrix that is all the accountant needs.
+
+        Args:
+          bins: batches per epoch.
+        """
         modes = self.modes(bins)
         return modes.T @ modes
 
     def sensitivity(self, bins: int) -> float:
-        """Returns max_i ||m_i||: how far one example of norm 1 moves C x over the whole run."""
+        """Returns max_i ||m_i||: how far an example of norm 1 moves C x over the whole run.
+
+        Args:
+          bins: batches per epoch; an example takes part in every bins-th round.
+
+        Example:
+          >>> from galton import identity
+          >>> identity(8).sensitivity(bins=2)  # each example takes part in four rounds
+          2.0
+        """
         return float(np.sqrt(self.gram(bins).diagonal().max()))
 
     def column_norm(self) -> float:
-        """Returns the largest column norm: how far one participation moves C x."""
+        """Returns the largest column norm: how far a single participation moves C x."""
         blocks = range(0, self.rounds, BLOCK)
         squares = [np.square(self.columns(i, min(i + BLOCK, self.rounds))).sum(axis=0).max() for i in blocks]
         return float(np.sqrt(max(squares)))
 
     def row_errors(self, workload: Workload | None = None) -> FloatArray:
-        """Returns the standard deviation of each entry of A C^-1 z for unit noise z (default A: prefix sums)."""
+        """Returns the standard deviation of every entry of A C^-1 z for unit noise z.
+
+        Args:
+          workload: A; default prefix sums.
+        """
         workload = self.check_workload(workload)
         squares = np.zeros(self.rounds)
         for start in range(0, self.rows, BLOCK):
@@ -117,11 +159,19 @@ class Strategy(ABC):
         return np.sqrt(squares)
 
     def rmse(self, workload: Workload | None = None) -> float:
-        """Returns ||A C^-1||_F / sqrt(n): the root-mean-square error for unit noise."""
+        """Returns ||A C^-1||_F / sqrt(n): the root-mean-square error for unit noise.
+
+        Args:
+          workload: A; default prefix sums.
+        """
         return float(np.sqrt(np.mean(np.square(self.row_errors(workload)))))
 
     def max_error(self, workload: Workload | None = None) -> float:
-        """Returns the largest row norm of A C^-1: the worst round's error for unit noise."""
+        """Returns the largest row norm of A C^-1: the worst round's error for unit noise.
+
+        Args:
+          workload: A; default prefix sums.
+        """
         return float(self.row_errors(workload).max())
 
     @property
@@ -130,18 +180,26 @@ class Strategy(ABC):
         return files.digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Returns a JSON-ready dictionary from which `strategy_from_json` rebuilds this strategy bit by bit."""
+        """Returns a JSON-ready dictionary from which `strategy_from_json` rebuilds this strategy bit for bit."""
         return {"kind": self.kind, "rounds": self.rounds, "allow_negative": self.allow_negative, **self.parameters()}
 
     def check_bins(self, bins: int) -> int:
-        """Refuses more bins than rounds."""
+        """Returns `bins`, refusing more bins than rounds.
+
+        Args:
+          bins: batches per epoch.
+        """
         count("bins", bins)
         if bins > self.rounds:
             raise InvalidArgument("bins", bins, f"must be at most the number of rounds, {self.rounds}")
         return bins
 
     def check_workload(self, workload: Workload | None) -> Workload:
-        """Returns the workload (default: prefix sums), refusing one of another size."""
+        """Returns the workload, refusing one with another number of rounds.
+
+        Args:
+          workload: A; default prefix sums.
+        """
         if workload is None:
             return prefix_sums(self.rounds)
         if workload.rounds != self.rounds:

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Blt(ToeplitzLike):
-    """A Toeplitz C whose inverse streams with one model-sized buffer per decay (docs/math.md, section 7).
+    """A Toeplitz C whose noise stream needs only one model-sized buffer per decay (docs/math.md, section 7).
 
     Args:
-      rounds: number of rounds.
+      rounds: rounds of the run.
       decay: theta_i, distinct, strictly between 0 and 1.
       scale: omega_i, positive.
-      allow_negative: accept negative scales and any finite decay, as the inverse of a BLT has.
+      allow_negative: whether negative scales and any finite decays are accepted, as the inverse of a BLT has.
+
+    Example:
+      >>> strategy = Blt(4, decay=[0.5], scale=[0.4])
+      >>> strategy.buffers, strategy.series.tolist()
+      (1, [1.0, 0.4, 0.2, 0.1])
     """
 
     kind: ClassVar[str] = "blt"
@@ -38,10 +43,10 @@ class Blt(ToeplitzLike):
         rounds = count("rounds", rounds)
         if omega.shape != theta.shape:
             raise InvalidArgument(
-                "scale", omega.shape, f"must have one entry a buffer, like decay: shape {theta.shape}"
+                "scale", omega.shape, f"must have one entry per buffer, like decay: shape {theta.shape}"
             )
         if theta.size > rounds:
-            raise InvalidArgument("decay", theta.size, f"must have at most one buffer a round, {rounds}")
+            raise InvalidArgument("decay", theta.size, f"must have at most one buffer per round, {rounds}")
         sign_allowed("scale", omega, allow_negative)
         if not allow_negative:
             outside = ~((theta > 0) & (theta < 1))
@@ -72,7 +77,7 @@ class Blt(ToeplitzLike):
         return self.inverse_blt().series if (self.scale > 0).all() else self._inverted_series()
 
     def inverse_blt(self) -> Blt:
-        """Returns C^-1, again a BLT: the stream's state moves by diag(decay) - 1 scale^T, whose spectrum gives it."""
+        """Returns C^-1, again a BLT, from the spectrum of diag(decay) - 1 scale^T, which moves the stream's state."""
         if (self.scale > 0).all():
             root = np.sqrt(self.scale)
             decay, vectors = np.linalg.eigh(np.diag(self.decay) - np.outer(root, root))

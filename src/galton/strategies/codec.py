@@ -21,7 +21,11 @@ VERSION = 1
 
 
 def strategy_from_json(value: dict[str, Any]) -> Strategy:
-    """Rebuilds a strategy from `Strategy.to_json()`."""
+    """Rebuilds a strategy from `Strategy.to_json()`.
+
+    Args:
+      value: a dictionary as `to_json` returns it.
+    """
     parameters = dict(value)
     kind, rounds = parameters.pop("kind", None), parameters.pop("rounds", None)
     if not isinstance(kind, str) or kind not in KINDS:
@@ -30,7 +34,7 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
         raise InvalidArgument("allow_negative", parameters.get("allow_negative"), "must be true or false")
     size = count("rounds", rounds)
     try:
-        parts = {name: _rebuilt(parameter) for name, parameter in parameters.items()}
+        parts = {name: _rebuild_nested(parameter) for name, parameter in parameters.items()}
         strategy = KINDS[kind].from_parameters(size, parts)
     except GaltonError:
         raise
@@ -41,19 +45,40 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
     return strategy
 
 
-def _rebuilt(parameter: Any) -> Any:
-    """A parameter; one that is itself a strategy is rebuilt first."""
+def _rebuild_nested(parameter: Any) -> Any:
+    """Returns a parameter; if it is itself a strategy, it is rebuilt."""
     return strategy_from_json(parameter) if isinstance(parameter, dict) else parameter
 
 
 def save_strategy(strategy: Strategy, path: str | Path) -> None:
-    """Writes a strategy file: JSON with a content hash."""
+    """Writes a strategy to a JSON file with a content hash, which `load_strategy` reads.
+
+    Args:
+      strategy: the strategy.
+      path: the file; an existing file is replaced, whole or not at all.
+
+    Example:
+      >>> from tempfile import TemporaryDirectory
+      >>> from galton import square_root
+      >>> strategy = square_root(16, bands=4)
+      >>> with TemporaryDirectory() as folder:
+      ...     save_strategy(strategy, f"{folder}/strategy.json")
+      ...     load_strategy(f"{folder}/strategy.json").digest == strategy.digest
+      True
+    """
     body = {"format": FORMAT, "version": VERSION, **strategy.to_json(), "hash": strategy.digest}
     files.write_text(Path(path), files.canonical(body) + "\n")
 
 
 def load_strategy(path: str | Path) -> Strategy:
-    """Reads a strategy file; a file that was changed after it was written is refused."""
+    """Reads a strategy file that `save_strategy` wrote; a file that was changed since is refused.
+
+    Args:
+      path: the file.
+
+    Returns:
+      The strategy, the same bit for bit.
+    """
     body = files.read_json(Path(path))
     form, version, claimed = body.pop("format", None), body.pop("version", None), body.pop("hash", None)
     if form != FORMAT:
@@ -61,7 +86,7 @@ def load_strategy(path: str | Path) -> Strategy:
     if version != VERSION:
         raise InvalidFile(f"{path}: has version {version!r}; this galton reads version {VERSION}")
     if claimed != files.digest(body):
-        raise InvalidFile(f"{path}: does not match its hash: it was changed after it was written; make it anew")
+        raise InvalidFile(f"{path}: does not match its hash: it was changed after it was written; create it again")
     try:
         return strategy_from_json(body)
     except InvalidArgument as error:

@@ -1,4 +1,4 @@
-"""Any lower-triangular C, given entry by entry."""
+"""Strategies given entry by entry: any lower-triangular C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(Strategy):
-    """A lower-triangular matrix with a positive diagonal."""
+    """Any lower-triangular C with a positive diagonal, given entry by entry.
+
+    Args:
+      entries: C, of shape (rounds, rounds).
+      allow_negative: whether negative entries are accepted.
+
+    Example:
+      >>> Dense([[1.0, 0.0], [0.5, 1.0]]).bands
+      2
+    """
 
     kind: ClassVar[str] = "dense"
     entries: FloatArray
@@ -40,6 +49,7 @@ class Dense(Strategy):
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
+        """Rounds of the run."""
         return self.entries.shape[0]
 
     @property

@@ -1,7 +1,7 @@
 """How strategies and families are written: one grammar for the command line, for plans and for Python.
 
-A new name is one entry of `NOTATIONS`. A ready-made strategy says there how it is built; a family has a class of that
-name in `optimization.families`.
+A new name is a new entry of `NOTATIONS`. The entry of a ready-made strategy says how it is built; a family has a class
+of that name in `optimization.families`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Number:
     """The number after a name's colon: from 1 to the rounds of the run, or to `most` if that is less.
 
     Attributes:
-      letter: what stands for it in help.
-      meaning: what it is the number of.
-      most: the largest, if not the rounds.
-      optional: whether the name may do without.
+      letter: the letter that stands for it in help texts.
+      meaning: what it counts.
+      most: the largest number allowed, if less than the rounds.
+      optional: whether it may be left out.
     """
 
     letter: str
@@ -63,12 +63,12 @@ class Notation:
     """One way to write a strategy or a family.
 
     Attributes:
-      name: the word; for files, how they end.
+      name: the word; for files, the suffix.
       source: where C comes from.
       description: one line of help.
       number: what follows the name after a colon, if anything.
       scalable: whether +scale may follow.
-      most_rounds: the longest run it is for.
+      most_rounds: the longest run that it is allowed for.
       build: build(rounds, number) returns C; for formulas.
     """
 
@@ -129,7 +129,7 @@ NOTATIONS = (
 )
 """Every way to write a strategy or a family."""
 
-_ELSEWHERE = {
+_ALTERNATIVES = {
     Source.FORMULA: "needs no optimising: galton calibrate {text} --bins .. --epochs .. --epsilon .. --delta ..",
     Source.FILE: "is a strategy already: galton calibrate {text} --bins .. --epochs .. --epsilon .. --delta ..",
     Source.CLASSICAL: (
@@ -142,16 +142,16 @@ _ELSEWHERE = {
     ),
     Source.COMPARISON: "is for plans: galton plan --strategy {text} ..",
 }
-"""What to run instead, where C of this source is not taken."""
+"""What to run instead, where C may not come from this source."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where a strategy or a family is asked for.
+    """A place where a strategy or a family is expected.
 
     Attributes:
-      argument: what it is called there.
-      introduction: what introduces the list of what is allowed.
+      argument: name of the argument, for errors.
+      introduction: words before the list of what is allowed.
       sources: where C may come from.
     """
 
@@ -167,7 +167,7 @@ class Context:
     @property
     def usages(self) -> str:
         """What may be written, as a list."""
-        return _listed(notation.usage for notation in self.notations)
+        return _join_with_or(notation.usage for notation in self.notations)
 
     @property
     def help(self) -> str:
@@ -175,7 +175,9 @@ class Context:
         families = [notation for notation in self.notations if notation.source is Source.FAMILY]
         others = [notation for notation in self.notations if notation.source is not Source.FAMILY]
         lists = [
-            _listed(f"{entry.usage} ({entry.summary})" for entry in group) for group in (others, families) if group
+            _join_with_or(f"{entry.usage} ({entry.summary})" for entry in group)
+            for group in (others, families)
+            if group
         ]
         scalable = any(notation.scalable for notation in self.notations)
         return "; or the best of a family: ".join(lists) + (f"; {SCALE} adds a weight per round." if scalable else ".")
@@ -209,7 +211,7 @@ class Spec:
 
     @property
     def name(self) -> str:
-        """The word it begins with; how the path of a file ends."""
+        """The word that it begins with; for a file, the suffix."""
         return self.notation.name
 
     @property
@@ -238,31 +240,31 @@ def parse_spec(text: str, rounds: int, context: Context) -> Spec:
 
     base, plus, suffix = text.partition("+")
     name, colon, digits = base.partition(":")
-    notation = _meant(text, name, bool(colon), context)
+    notation = _matching_notation(text, name, bool(colon), context)
     others = f"{context.introduction}: {context.usages}"
     if notation is None:
         if Source.FILE in context.sources and ("/" in text or "." in text):
             raise refusal(f"a strategy file ends in .json or .npy; {others}")
         raise refusal(f"must be {context.usages}")
     if notation.source not in context.sources:
-        raise refusal(f"{_elsewhere(notation, text)}; {others}")
+        raise refusal(f"{_explain_alternative(notation, text)}; {others}")
     if notation.source is Source.FILE:
         return Spec(notation, path=text)
     if plus and not (notation.scalable and plus + suffix == SCALE):
-        scalable = _listed(other.usage for other in context.notations if other.scalable)
+        scalable = _join_with_or(other.usage for other in context.notations if other.scalable)
         raise refusal(f"the only suffix is {SCALE}, on {scalable}" if scalable else "takes no suffix")
     if not notation.fits(bool(colon)):
-        raise refusal(_misfit(notation, rounds, text))
+        raise refusal(_explain_number(notation, rounds, text))
     if notation.most_rounds is not None and rounds > notation.most_rounds:
         raise refusal(f"is for at most {notation.most_rounds} rounds, and this run has {rounds}; {others}")
-    number = _number(digits) if colon else None
+    number = _parse_number(digits) if colon else None
     if notation.number is not None and number is not None and not 1 <= number <= notation.number.largest(rounds):
         raise refusal(notation.number.allowed(rounds))
     return Spec(notation, number, bool(plus))
 
 
-def _meant(text: str, name: str, has_number: bool, context: Context) -> Notation | None:
-    """The notation that a text begins (for files: ends) like; one that is allowed here and fits comes first."""
+def _matching_notation(text: str, name: str, has_number: bool, context: Context) -> Notation | None:
+    """The notation that a text begins (a file: ends) with; one that is allowed here and fits is preferred."""
     files = [notation for notation in NOTATIONS if notation.source is Source.FILE and text.endswith(notation.name)]
     named = [notation for notation in NOTATIONS if notation.source is not Source.FILE and notation.name == name]
     candidates = files or named
@@ -273,25 +275,25 @@ def _meant(text: str, name: str, has_number: bool, context: Context) -> Notation
     )
 
 
-def _number(digits: str) -> int:
-    """The number that digits stand for; 0, which is never right, for anything else."""
+def _parse_number(digits: str) -> int:
+    """The number that the digits stand for; 0, which is never allowed, for anything else."""
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
 
 
-def _misfit(notation: Notation, rounds: int, text: str) -> str:
-    """What is wrong with a number that is missing, or too many."""
+def _explain_number(notation: Notation, rounds: int, text: str) -> str:
+    """What is wrong where a number is missing or should not be there."""
     if notation.number is None:
         return f"takes no number: {notation.usage}"
     bare = next((other for other in NOTATIONS if other.name == notation.name and other.fits(False)), None)
-    otherwise = "" if bare is None else f"; without a number it {_elsewhere(bare, text)}"
+    otherwise = "" if bare is None else f"; without a number it {_explain_alternative(bare, text)}"
     return f"must be {notation.usage}: {notation.number.allowed(rounds)}{otherwise}"
 
 
-def _elsewhere(notation: Notation, text: str) -> str:
+def _explain_alternative(notation: Notation, text: str) -> str:
     """What to run instead."""
-    return _ELSEWHERE[notation.source].format(text=shlex.quote(text) if len(text) <= 60 else notation.usage)
+    return _ALTERNATIVES[notation.source].format(text=shlex.quote(text) if len(text) <= 60 else notation.usage)
 
 
-def _listed(items: Iterable[str]) -> str:
+def _join_with_or(items: Iterable[str]) -> str:
     *others, last = tuple(items) or ("",)
     return f"{', '.join(others)} or {last}" if others else last

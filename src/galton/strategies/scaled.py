@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scaled(Strategy):
-    """Column t of `inner` times weights[t]; the noise stream is that of `inner` divided by weights[t].
+    """C = T diag(w): column t of `inner` times weights[t]; round t of its noise stream is divided by weights[t].
 
     Args:
-      inner: any square strategy.
-      weights: one positive number a round.
+      inner: T, any square strategy.
+      weights: w, a positive number per round.
+
+    Example:
+      >>> from galton import identity
+      >>> Scaled(identity(2), [1.0, 3.0]).matrix()
+      array([[1., 0.],
+             [0., 3.]])
     """
 
     kind: ClassVar[str] = "scaled"
@@ -32,7 +38,7 @@ class Scaled(Strategy):
         if inner.rows != inner.rounds:
             raise InvalidArgument("inner", inner.kind, "must be a square strategy")
         if values.shape != (inner.rounds,):
-            raise InvalidArgument("weights", values.shape, f"must have one entry a round: shape ({inner.rounds},)")
+            raise InvalidArgument("weights", values.shape, f"must have one entry per round: shape ({inner.rounds},)")
         if not (values > 0).all():
             raise InvalidArgument("weights", float(values.min()), "must be positive")
         object.__setattr__(self, "inner", inner)
@@ -40,10 +46,12 @@ class Scaled(Strategy):
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
+        """Rounds of the run."""
         return self.inner.rounds
 
     @property
     def allow_negative(self) -> bool:  # type: ignore[override]
+        """Whether C may have negative entries."""
         return self.inner.allow_negative
 
     @property

@@ -1,4 +1,4 @@
-"""How far one example can move C x when its rounds are known, other than by the modes of a fixed order."""
+"""How far one example can move C x if its participations are only known to be some rounds apart."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ from galton.strategies.toeplitz import ToeplitzLike
 
 
 def min_separation_sensitivity(strategy: Strategy, separation: int) -> float:
-    """Returns how far one example can move C x when its rounds are at least `separation` apart; exact, or refused.
+    """Returns the sensitivity of C x if an example's participations are at least `separation` rounds apart.
 
-    Exact for Toeplitz C with non-negative, non-increasing coefficients (the earliest rounds are the worst), and for
-    banded C with at most `separation` bands (columns do not overlap: the best choice by dynamic programming).
+    It is exact for Toeplitz C with non-negative, non-increasing coefficients (the earliest rounds are the worst), and
+    for banded C with at most `separation` bands (columns do not overlap, and dynamic programming finds the worst
+    choice). Any other C is refused with `InvalidArgument`.
+
+    Args:
+      strategy: C.
+      separation: the least distance between two participations, in rounds.
+
+    Returns:
+      How far an example whose contributions have norm at most 1 can move C x.
+
+    Example:
+      >>> from galton import identity
+      >>> min_separation_sensitivity(identity(8), separation=2)  # at most four participations
+      2.0
     """
     strategy.check_bins(separation)
     if isinstance(strategy, ToeplitzLike):
@@ -22,10 +35,10 @@ def min_separation_sensitivity(strategy: Strategy, separation: int) -> float:
         if (series >= 0).all() and (np.diff(series) <= 1e-12 * series[0]).all():
             return strategy.sensitivity(separation)
     if isinstance(strategy, ColumnBanded) and strategy.coefficients.shape[0] <= separation:
-        return _best_columns(np.square(strategy.coefficients).sum(axis=0), separation)
+        return _largest_separated_norm(np.square(strategy.coefficients).sum(axis=0), separation)
     if isinstance(strategy, ToeplitzLike) and np.flatnonzero(strategy.full_series)[-1] < separation:
         tails = np.cumsum(np.square(strategy.full_series))[::-1]
-        return _best_columns(tails, separation)
+        return _largest_separated_norm(tails, separation)
     raise unknown_sensitivity(strategy.kind, separation)
 
 
@@ -39,8 +52,8 @@ def unknown_sensitivity(what: str, separation: int) -> InvalidArgument:
     )
 
 
-def _best_columns(squares: FloatArray, separation: int) -> float:
-    """The largest sum of squared column norms over columns at least `separation` apart."""
+def _largest_separated_norm(squares: FloatArray, separation: int) -> float:
+    """Root of the largest sum of squared column norms over columns at least `separation` apart."""
     best = np.zeros(squares.size + separation)
     for column in range(squares.size):
         best[column + separation] = max(best[column + separation - 1], best[column] + squares[column])

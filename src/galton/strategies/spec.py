@@ -1,4 +1,4 @@
-"""From what a user wrote to the strategy: by formula, or from a file."""
+"""From what a user wrote to a strategy that is given by a formula or in a file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from galton.strategies.toeplitz import Toeplitz
 
 
 def parse_strategy(spec: str, rounds: int, allow_negative: bool = False) -> Strategy:
-    """Builds the ready-made strategy that `spec` names for a run of `rounds` rounds.
+    """Builds the ready-made strategy that `spec` names, for a run of `rounds` rounds.
 
     Args:
-      spec: a name such as sqrt:64, or the path of a .json or .npy file: see `grammar.READY_MADE`.
+      spec: identity, sqrt, sqrt:W or tree; or the path of a .json file (`save_strategy`) or of a .npy file with the
+        first column of a Toeplitz C or all of C.
       rounds: rounds of the run.
       allow_negative: whether a file may hold a C with negative entries.
+
+    Returns:
+      The strategy.
+
+    Example:
+      >>> parse_strategy("sqrt:4", rounds=16).bands
+      4
     """
     return build_strategy(parse_spec(spec, count("rounds", rounds), READY_MADE), rounds, allow_negative)
 

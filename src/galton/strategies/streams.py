@@ -23,7 +23,7 @@ from galton.strategies.honaker import refined_variances
 Shape = tuple[int, ...]
 
 FEW = 8
-"""Up to so many buffers the sum is written out, so that it fuses with what follows; more are a contraction."""
+"""Sums over at most this many buffers are written out, so that they fuse with what follows."""
 
 
 class StreamState(NamedTuple):
@@ -38,11 +38,11 @@ class InverseStream(Protocol):
 
     @property
     def rounds(self) -> int:
-        """Rounds the strategy was made for."""
+        """Rounds of the run."""
 
     @property
     def draws(self) -> int:
-        """Fresh noise vectors a round; z[d] with d > 0 is used in rounds t with 2^d | t + 1 only."""
+        """Fresh noise vectors per round; z[d] with d > 0 is used only in rounds t with 2^d | t + 1."""
 
     @property
     def memory(self) -> int:
@@ -50,7 +50,7 @@ class InverseStream(Protocol):
 
     @property
     def operations(self) -> int:
-        """Multiplications (with their additions) per parameter and round, beside the fresh normals."""
+        """Multiplications (with their additions) per parameter and round, besides drawing the normals."""
 
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
         """Returns the state before the first round, for noise of this shape."""
@@ -59,21 +59,21 @@ class InverseStream(Protocol):
         """Returns the correlated noise of this round and the state after it."""
 
 
-def _start(memory: int, shape: Shape, dtype: DTypeLike) -> StreamState:
+def _initial_state(memory: int, shape: Shape, dtype: DTypeLike) -> StreamState:
     return StreamState(jnp.zeros((), jnp.int32), jnp.zeros((memory, *shape), dtype))
 
 
-def _combine(weights: jax.Array, buffers: jax.Array) -> jax.Array:
+def _weighted_sum(weights: jax.Array, buffers: jax.Array) -> jax.Array:
     """sum_k weights[k] buffers[k], at full precision on every backend; few buffers fuse with what follows."""
     if buffers.shape[0] <= FEW:
         return functools.reduce(operator.add, (weights[k] * buffers[k] for k in range(buffers.shape[0])))
     return jnp.tensordot(weights, buffers, axes=1, precision=jax.lax.Precision.HIGHEST)
 
 
-def _once(inside: jax.Array, compute: Callable[[], jax.Array]) -> jax.Array:
+def _nan_after_run(inside: jax.Array, compute: Callable[[], jax.Array]) -> jax.Array:
     """Returns compute() while `inside` the run, NaN after it.
 
-    The branch also keeps XLA from fusing x, and the normals it was made from, into the update of every single buffer.
+    The branch also keeps XLA from fusing x, and the normals it comes from, into the update of every buffer.
     """
     return jax.lax.cond(inside, compute, lambda: jnp.full_like(jax.eval_shape(compute), jnp.nan))
 
@@ -98,14 +98,16 @@ class WindowStream:
         return self.memory + 1  # one for each kept output, and the division
 
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
-        return _start(self.memory, shape, dtype)
+        return _initial_state(self.memory, shape, dtype)
 
     def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
         row = jnp.asarray(self.rows, z.dtype)[jnp.minimum(state.round, self.rows.shape[0] - 1)]
         if not self.memory:
-            return _once(state.round < self.rounds, lambda: z[0] / row[0]), StreamState(state.round + 1, state.buffers)
+            return _nan_after_run(state.round < self.rounds, lambda: z[0] / row[0]), StreamState(
+                state.round + 1, state.buffers
+            )
         lags = (state.round - 1 - jnp.arange(self.memory)) % self.memory + 1
-        x = _once(state.round < self.rounds, lambda: (z[0] - _combine(row[lags], state.buffers)) / row[0])
+        x = _nan_after_run(state.round < self.rounds, lambda: (z[0] - _weighted_sum(row[lags], state.buffers)) / row[0])
         buffers = jax.lax.dynamic_update_index_in_dim(state.buffers, x, state.round % self.memory, 0)
         return x, StreamState(state.round + 1, buffers)
 
@@ -128,11 +130,11 @@ class BufferStream:
         return 2 * self.memory
 
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
-        return _start(self.memory, shape, dtype)
+        return _initial_state(self.memory, shape, dtype)
 
     def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
         decay, scale = jnp.asarray(self.decay, z.dtype), jnp.asarray(self.scale, z.dtype)
-        x = _once(state.round < self.rounds, lambda: z[0] - _combine(scale, state.buffers))
+        x = _nan_after_run(state.round < self.rounds, lambda: z[0] - _weighted_sum(scale, state.buffers))
         buffers = decay.reshape((-1,) + (1,) * x.ndim) * state.buffers + x
         return x, StreamState(state.round + 1, buffers)
 
@@ -192,7 +194,7 @@ class TreeStream:
         return 3 * self.height  # as it is run: every height in every round
 
     def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
-        return _start(self.memory, shape, dtype)
+        return _initial_state(self.memory, shape, dtype)
 
     def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
         variances = refined_variances(self.height).tolist()

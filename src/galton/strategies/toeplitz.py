@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ToeplitzLike(Strategy):
-    """C[t, s] = c[t - s]: all structure that follows from the coefficients alone."""
+    """C[t, s] = c[t - s]: everything that follows from the coefficients alone."""
 
     @property
     @abstractmethod
@@ -48,10 +48,10 @@ class ToeplitzLike(Strategy):
         return np.asarray(lfilter([1.0], self.series, impulse))
 
     def columns(self, start: int, stop: int) -> FloatArray:
-        return _shifted(self.full_series, start, stop)
+        return _shifted_columns(self.full_series, start, stop)
 
     def inverse_columns(self, start: int, stop: int) -> FloatArray:
-        return _shifted(self.inverse_series, start, stop)
+        return _shifted_columns(self.inverse_series, start, stop)
 
     def _first_mode(self, bins: int) -> FloatArray:
         """Mode of bin 0: s[t] = c[t] + s[t - bins]. The mode of bin i is s shifted down by i."""
@@ -62,7 +62,7 @@ class ToeplitzLike(Strategy):
         return mode
 
     def modes(self, bins: int) -> FloatArray:
-        return _shifted(self._first_mode(self.check_bins(bins)), 0, bins)
+        return _shifted_columns(self._first_mode(self.check_bins(bins)), 0, bins)
 
     def gram(self, bins: int) -> FloatArray:
         """O(n * bins) time and O(n + bins^2) memory: G[i, i+l] = sum_{u < n-i-l} s[u] s[u+l]."""
@@ -90,7 +90,7 @@ class ToeplitzLike(Strategy):
         return np.sqrt(np.cumsum(np.square(first)))
 
 
-def _shifted(series: FloatArray, start: int, stop: int) -> FloatArray:
+def _shifted_columns(series: FloatArray, start: int, stop: int) -> FloatArray:
     """Columns start..stop of the lower-triangular Toeplitz matrix with this first column (a view, no copy)."""
     size = series.size
     padded = np.concatenate((np.zeros(size), series))
@@ -100,10 +100,16 @@ def _shifted(series: FloatArray, start: int, stop: int) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Toeplitz(ToeplitzLike):
-    """Toeplitz C with the given coefficients; fewer coefficients than rounds make it banded.
+    """A Toeplitz C with the given coefficients; fewer coefficients than rounds make it banded.
 
-    >>> Toeplitz(4, [1.0, 0.5]).matrix()[:, 0]
-    array([1. , 0.5, 0. , 0. ])
+    Args:
+      rounds: rounds of the run.
+      coefficients: the first column of C, at most one number per round; the others are zero. The first is positive.
+      allow_negative: whether negative coefficients are accepted.
+
+    Example:
+      >>> Toeplitz(4, [1.0, 0.5]).matrix()[:, 0]
+      array([1. , 0.5, 0. , 0. ])
     """
 
     kind: ClassVar[str] = "toeplitz"
@@ -115,7 +121,7 @@ class Toeplitz(ToeplitzLike):
         values = array("coefficients", coefficients, 1)
         rounds = count("rounds", rounds)
         if values.size > rounds:
-            raise InvalidArgument("coefficients", values.size, f"must be at most one a round, {rounds}")
+            raise InvalidArgument("coefficients", values.size, f"must be at most one per round, {rounds}")
         if not values[0] > 0:
             raise InvalidArgument("coefficients[0]", float(values[0]), "the diagonal must be positive")
         sign_allowed("coefficients", values, allow_negative)
@@ -129,7 +135,7 @@ class Toeplitz(ToeplitzLike):
 
     @property
     def bands(self) -> int:
-        """Number of coefficients kept."""
+        """Number of coefficients."""
         return self.coefficients.size
 
     def stream(self) -> InverseStream:
@@ -146,14 +152,32 @@ class Toeplitz(ToeplitzLike):
 
 
 def identity(rounds: int) -> Toeplitz:
-    """C = I: independent noise, DP-SGD."""
+    """Returns C = I: independent noise in every round, as in DP-SGD.
+
+    Args:
+      rounds: rounds of the run.
+
+    Returns:
+      The strategy.
+    """
     return Toeplitz(rounds, [1.0])
 
 
 def square_root(rounds: int, bands: int | None = None) -> Toeplitz:
-    """The Toeplitz square root of the prefix-sum matrix, or its first `bands` bands.
+    """Returns the Toeplitz square root of the prefix-sum matrix, or its first `bands` bands.
 
-    c_k = binom(2k, k) / 4^k, the coefficients of (1 - x)^(-1/2).
+    Its coefficients are c_k = binom(2k, k) / 4^k, those of (1 - x)^(-1/2).
+
+    Args:
+      rounds: rounds of the run.
+      bands: coefficients to keep; default all.
+
+    Returns:
+      The strategy.
+
+    Example:
+      >>> square_root(rounds=8, bands=3).coefficients
+      array([1.   , 0.5  , 0.375])
     """
     rounds = count("rounds", rounds)
     kept = rounds if bands is None else count("bands", bands, at_most=rounds)
@@ -162,7 +186,7 @@ def square_root(rounds: int, bands: int | None = None) -> Toeplitz:
 
 
 def check_identity(strategy: Strategy, what: str) -> None:
-    """Refuses a strategy other than a multiple of the identity, for an analysis of independent noise."""
+    """Refuses a strategy that is not a multiple of the identity, for an analysis of independent noise."""
     if strategy.rows == strategy.rounds and strategy.bands == 1:
         diagonal = [float(strategy.columns(t, t + 1)[t, 0]) for t in range(strategy.rounds)]
         if max(diagonal) == min(diagonal):

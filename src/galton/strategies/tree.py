@@ -20,14 +20,21 @@ DECODERS = ("honaker", "full")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree(Strategy):
-    """C has one row per complete dyadic interval [k 2^h, (k+1) 2^h) within the run; the row is 1 on its rounds.
+    """Binary-tree aggregation: C has a row for every complete dyadic interval [k 2^h, (k+1) 2^h) within the run.
 
-    Rows are ordered by the round in which their interval completes, small intervals first.
+    The row is 1 on the rounds of the interval. Rows are ordered by the round in which their interval completes, small
+    intervals first.
 
     Args:
-      rounds: number of rounds, a power of two or not.
-      decoder: `honaker` combines each node with its subtree, online; `full` is the pseudo-inverse, which looks
-        at nodes that complete later: the least error, but not a stream.
+      rounds: rounds of the run; need not be a power of two.
+      decoder: `honaker` combines each node with its subtree, online. `full` is the pseudo-inverse, which also uses
+        nodes that complete later: it has the least error, but no stream.
+
+    Example:
+      >>> Tree(2).matrix()
+      array([[1., 0.],
+             [0., 1.],
+             [1., 1.]])
     """
 
     kind: ClassVar[str] = "tree"

@@ -1,4 +1,4 @@
-"""What an observer of all noisy sums does first: turn the correlated noise back into independent noise."""
+"""Whitening: how an observer of all noisy sums turns the correlated noise back into independent noise."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MOST_DENSE = 1 << 12
 
 
 class Whitening:
-    """R with R B B^T R^T = I, for noise B z: R is C where C is square, and B = C^-1.
+    """A matrix R with R B B^T R^T = I, for noise B z. Where C is square, B = C^-1 and R = C.
 
     Where C has more rows than rounds (a tree), only B z is released, and R is the inverse of the Cholesky factor
-    of B B^T: the best that can be done with what is seen.
+    of B B^T: the best that can be done with what is observed.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -42,7 +42,7 @@ class Whitening:
         return self._dense[:, start:stop]
 
     def apply(self, x: Any) -> FloatArray:
-        """Returns R x, for x with one row a round."""
+        """Returns R x, for x with one row per round."""
         spans = [slice(start, min(start + BLOCK, self.rounds)) for start in range(0, self.rounds, BLOCK)]
         return np.asarray(sum(self.columns(span.start, span.stop) @ x[span] for span in spans))
 
