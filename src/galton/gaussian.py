@@ -51,7 +51,19 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """Returns the smallest epsilon >= 0 at which the Gaussian mechanism with this mu has this delta."""
+    """Returns the smallest epsilon >= 0 at which the Gaussian mechanism with this mu has this delta.
+
+    Args:
+      delta: strictly between 0 and 1.
+      mu: how far apart the means are, above 0.
+
+    Returns:
+      epsilon, to a relative 1e-12.
+
+    Example:
+      >>> round(gaussian_epsilon(1e-5, 1.0), 4)
+      4.3772
+    """
     probability("delta", delta)
     positive("mu", mu)
     if gaussian_delta(0.0, mu) <= delta:
@@ -63,7 +75,19 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Returns the largest mu that is (epsilon, delta)-DP; its inverse is the unamplified noise multiplier."""
+    """Returns the largest mu that is (epsilon, delta)-DP; its inverse is the unamplified noise multiplier.
+
+    Args:
+      epsilon: at least 0.
+      delta: strictly between 0 and 1.
+
+    Returns:
+      mu, to a relative 1e-12.
+
+    Example:
+      >>> round(1 / gaussian_mu(1.0, 1e-5), 4)
+      3.7306
+    """
     non_negative("epsilon", epsilon)
     probability("delta", delta)
     low = high = 1.0
@@ -77,7 +101,14 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def unamplified_multiplier(guarantee: Guarantee) -> float:
     """Returns the exact sensitivity-1 noise multiplier of a run without amplification.
 
-    >>> round(unamplified_multiplier(Guarantee(1.0, 1e-5)), 4)
-    3.7306
+    Args:
+      guarantee: what the run has to give.
+
+    Returns:
+      The multiplier: 1 / mu, twice that under replace adjacency.
+
+    Example:
+      >>> round(unamplified_multiplier(Guarantee(1.0, 1e-5)), 4)
+      3.7306
     """
     return guarantee.sides / gaussian_mu(guarantee.epsilon, guarantee.delta)

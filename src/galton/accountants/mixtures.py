@@ -61,7 +61,7 @@ def sums_of_bernoullis(values: FloatArray, chances: FloatArray, stops: list[int]
     grid = np.arange(_CELLS, dtype=np.float64) * step * (1 + 1e-9)
     masses = np.zeros(_CELLS)
     masses[0] = 1.0
-    found = []
+    shifts = []
     for index in range(max(stops)):
         jump, chance = int(cells[index]), float(chances[index])
         if jump:
@@ -69,8 +69,8 @@ def sums_of_bernoullis(values: FloatArray, chances: FloatArray, stops: list[int]
             masses *= 1 - chance
             masses[jump:] += moved
         if index + 1 in stops:
-            found.append(_thinned(grid, masses))
-    return found
+            shifts.append(_thinned(grid, masses))
+    return shifts
 
 
 def _thinned(grid: FloatArray, masses: FloatArray) -> Shift:

@@ -80,7 +80,7 @@ def _delta(history: Past, prior: float, sigma: float, epsilon: float, tail: floa
         return 1.0
     spread = math.sqrt(sum(size * shift.spread() ** 2 for size, shift in shifts) / sum(size for size, _ in shifts))
     interval = min(max(0.03 * spread, 1e-5), 2e-3 * max(1.0, epsilon))
-    return min(1.0, max(_composed(shifts, one, interval, epsilon) for one in both) + tail)
+    return min(1.0, max(_composed(shifts, direction, interval, epsilon) for direction in both) + tail)
 
 
 def row_shifts(history: Past, prior: float, sigma: float, tail: float) -> list[tuple[int, Shift]]:

@@ -118,9 +118,9 @@ def _toeplitz(series: FloatArray, rounds: int) -> Past:
         if not inside.any():
             continue
         reached: dict[int, int] = {}
-        for one, many in zip(ends[inside], rows[inside], strict=True):
-            lags = min(int(one), bands)
-            reached[lags] = reached.get(lags, 0) + int(many)
+        for last, size_of_part in zip(ends[inside], rows[inside], strict=True):
+            lags = min(int(last), bands)
+            reached[lags] = reached.get(lags, 0) + int(size_of_part)
         lags = max(reached)
         bound = sums[:lags, end - 1], squares[:lags, end - 1], maxima[:lags, end - 1]
         groups.append(RowGroup(tuple(reached.items()), series[:lags], own[:lags], own[:lags], *bound))
@@ -159,11 +159,12 @@ def _general(matrix: FloatArray) -> Past:
 
 def _merged(members: list[tuple[FloatArray, ...]]) -> RowGroup:
     """The largest entry and statistics at every lag; a lag that a row does not reach does not bind."""
-    length = max(one[0].size for one in members)
+    length = max(statistics[0].size for statistics in members)
     tops = [np.zeros(length) for _ in range(5)]
     least = np.full(length, np.inf)
-    for one in members:
-        for top, values in zip(tops, one, strict=True):
+    for statistics in members:
+        for top, values in zip(tops, statistics, strict=True):
             top[: values.size] = np.maximum(top[: values.size], values)
-        least[: one[1].size] = np.minimum(least[: one[1].size], one[1])
+        own = statistics[1]
+        least[: own.size] = np.minimum(least[: own.size], own)
     return RowGroup(((length, len(members)),), tops[0], tops[1], least, *tops[2:])
