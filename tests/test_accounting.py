@@ -425,3 +425,9 @@ def test_merge_loss_is_reported_as_a_factor() -> None:
     assert loss is not None
     assert 1.0 <= loss < 2.0
     assert merge_loss(strategy, dominating_pair(strategy, 64, 3.0, 64), 0.5, EITHER) is None
+
+
+@pytest.mark.parametrize("merge", [0, -3, 1.5, True])
+def test_bins_cannot_be_merged_by_less_than_one(merge: int) -> None:
+    with pytest.raises(InvalidArgument, match="merge = "):
+        dominating_pair(square_root(16), 4, merge=merge)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.special import betaincinv
 from scipy.stats import binom
 
-from galton.bounds import BOUNDS, Bernstein, Bound, ChernoffKL, OneSided
-from galton.errors import FloatArray, InvalidArgument
+from galton.bounds import BOUNDS, Bernstein, BettingTest, Bound, ChernoffKL, EmpiricalBernstein, FixedSample, OneSided
+from galton.errors import FloatArray, GaltonError, InvalidArgument
 
 PAPER = {"mean": 8e-6, "claim": 1e-5, "samples": 10**8}
 FEW = settings(max_examples=60)
@@ -233,3 +233,21 @@ def test_no_number_of_samples_proves_the_mean_itself(bound: Bound) -> None:
     assert bound.failure_probability(1e-5, 1e-5, 10**9) == 1.0
     with pytest.raises(InvalidArgument, match=r"^claim = .*no number of samples"):
         bound.samples_needed(1e-5, 1e-5, 0.1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1e-3, 1.1])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        BettingTest(np.array([0.5]), 1.0, 1e-3),
+        EmpiricalBernstein(1.0, 1e-3, 0.05, 1000),
+        FixedSample(BOUNDS["kl"], 1.0, 1e-3),
+    ],
+    ids=lambda limit: type(limit).__name__,
+)
+def test_what_is_no_number_in_the_range_is_refused(limit: Any, bad: float) -> None:
+    """A NaN drops out of comparisons: fed with nothing else, the betting test accepted."""
+    values = np.zeros(1000)
+    values[17] = bad
+    with pytest.raises(GaltonError, match="not a number in its range"):
+        limit.add(values)

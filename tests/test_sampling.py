@@ -4,7 +4,8 @@ import math
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from scipy.special import ndtri
 from scipy.stats import kstest
 
 from galton.accounting.deterministic import direction_lower_bound, direction_upper_bound
-from galton.errors import FloatArray, InvalidArgument
+from galton.errors import FloatArray, GaltonError, InvalidArgument
 from galton.guarantee import Direction
 from galton.pair import Pair, dominating_pair
 from galton.sampling import (
@@ -30,10 +31,11 @@ from galton.sampling import (
     choose_sampler,
     draws,
 )
-from galton.sampling.base import Layout, chunk_key, wide_jax
+from galton.sampling.base import Draw, Layout, chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.frozen import frozen_estimator
 from galton.sampling.normals import ERROR, TAIL, _from_words, standard_normals
+from galton.sampling.schedule import Pool, Submit
 from galton.sampling.tilted import best_tilt, tilt
 from galton.strategies import Blt, Dense, Strategy, identity, square_root
 from tests.marks import SLOW, slow_after
@@ -453,3 +455,52 @@ def test_auto_takes_the_cheapest_sampler_and_says_why() -> None:
     assert choose_sampler(noisy, MIXTURE, 1.0, "plain").sampler.name == "plain"
     with pytest.raises(InvalidArgument, match="sampler = 'other'"):
         choose_sampler(noisy, MIXTURE, 1.0, "other")
+
+
+class Elsewhere(Pool):
+    """Workers that are not ours, and may spoil what they compute."""
+
+    def __init__(self, spoil: Callable[[Draw], Draw]) -> None:
+        self._spoil = spoil
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    @contextmanager
+    def drawing(self, sampler: Sampler) -> Iterator[Submit]:
+        class Chunk:
+            def __init__(self, draw: Draw) -> None:
+                self._draw = draw
+
+            def result(self) -> Draw:
+                return self._draw
+
+            def cancel(self) -> None:
+                """Nothing is under way."""
+
+        yield lambda seed, index: Chunk(self._spoil(sampler.draw(seed, index)))
+
+
+SPOILT: dict[str, tuple[Callable[[Draw], Draw], str]] = {
+    "no loss": (lambda draw: Draw(np.zeros_like(draw.loss), draw.log_weight), "not what this machine computes"),
+    "a little less": (lambda draw: Draw(draw.loss - 0.01, draw.log_weight), "not what this machine computes"),
+    "less weight": (lambda draw: Draw(draw.loss, draw.log_weight - 0.1), "not what this machine computes"),
+    "NaN": (lambda draw: Draw(draw.loss * np.nan, draw.log_weight), "not a finite number"),
+    "minus infinity": (lambda draw: Draw(draw.loss - np.inf, draw.log_weight), "not a finite number"),
+    "too few": (lambda draw: draw.first(10), "instead of"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_workers_that_lie_are_noticed(name: str) -> None:
+    spoil, words = SPOILT[name]
+    sampler = TiltedSampler(dominating_pair(square_root(32, 4), 8, 1.2), Direction.MIXTURE_FIRST, 1.0)
+    with pytest.raises(GaltonError, match=words):
+        list(draws(sampler, 4 * sampler.layout.size, 1, Elsewhere(spoil)))
+
+
+def test_workers_that_round_otherwise_are_not_refused() -> None:
+    sampler = TiltedSampler(dominating_pair(square_root(32, 4), 8, 1.2), Direction.MIXTURE_FIRST, 1.0)
+    shifted = Elsewhere(lambda draw: Draw(draw.loss + sampler.slack.epsilon, draw.log_weight))
+    assert len(list(draws(sampler, 4 * sampler.layout.size, 1, shifted))) == 4

@@ -115,6 +115,7 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
       >>> pair.bins, pair.noise_multiplier
       (4, 2.0)
     """
+    count("merge", merge)
     if bins > MOST_BINS:
         raise InvalidArgument("bins", bins, f"must be at most {MOST_BINS}: the Gram matrix has bins^2 entries")
     with np.errstate(all="ignore"):  # what overflows is refused below
@@ -123,7 +124,7 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
     if not 1e-250 < largest < 1e250:
         raise InvalidArgument("strategy", strategy.kind, "its entries are too large or too small for float64")
     if merge > 1:
-        gram = _merge_bins(gram, count("merge", merge))
+        gram = _merge_bins(gram, merge)
     unit = (gram + gram.T) / (2 * largest)
     unit += 4 * (strategy.rows + 64) * ROUNDOFF
     if merge > 1:

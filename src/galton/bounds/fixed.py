@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from galton.bounds.exponents import Bound
+from galton.bounds.samples import checked
 from galton.errors import FloatArray, positive, probability
 
 
@@ -32,7 +33,7 @@ class FixedSample:
           values: samples of V, each in [0, R].
         """
         self._count += values.size
-        self._sum += float(values.sum())
+        self._sum += float(checked(values, self.value_range).sum())
 
     def upper(self) -> float:
         """Returns the upper limit."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from galton.bounds.samples import checked
 from galton.errors import FloatArray, InvalidArgument, array, positive, probability
 
 _FIRST_BLOCK = 128
@@ -76,7 +77,7 @@ class EmpiricalBernstein:
         Args:
           values: samples of V, each in [0, R].
         """
-        for block in _blocks(values / self.value_range, self._count):
+        for block in _blocks(checked(values, self.value_range) / self.value_range, self._count):
             if self._count:
                 self._bet(block)
             self._count += block.size
@@ -171,7 +172,7 @@ class BettingTest:
         Args:
           values: samples of V, each in [0, R].
         """
-        for block in _blocks(values / self.value_range, self._count):
+        for block in _blocks(checked(values, self.value_range) / self.value_range, self._count):
             bet = self._kelly() if self._count else 0.0
             if bet > 0:
                 self._log_capital += _log_growth(block, self._scaled, bet)

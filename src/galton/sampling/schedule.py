@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,6 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from galton.errors import GaltonError
 from galton.sampling.base import Draw, Sampler
 
 Progress = Callable[[str, int, int], None]
@@ -40,6 +44,11 @@ class Pool(ABC):
     def width(self) -> int:
         """Chunks that are computed at the same time."""
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether chunks are computed by others, so that some are computed again here."""
+        return True
+
     @abstractmethod
     def drawing(self, sampler: Sampler) -> AbstractContextManager[Submit]:
         """Gives the sampler to the workers for as long as the context is open."""
@@ -55,6 +64,10 @@ class Threads(Pool):
     def width(self) -> int:
         return self.threads
 
+    @property
+    def elsewhere(self) -> bool:
+        return False
+
     @contextmanager
     def drawing(self, sampler: Sampler) -> Iterator[Submit]:
         executor = ThreadPoolExecutor(self.threads, thread_name_prefix="galton")
@@ -65,6 +78,32 @@ class Threads(Pool):
 
 
 HERE = Threads()
+SPOT_CHECKS = (1, 4, 16, 64)
+"""One chunk, at random, among each of so many first ones is computed again here if workers elsewhere computed it."""
+
+
+def _check_whole(sampler: Sampler, draw: Draw) -> None:
+    """Refuses a chunk of another size, or with anything in it that is not a number."""
+    size = sampler.layout.size
+    if not (draw.loss.shape == draw.log_weight.shape == (size,)):
+        raise GaltonError(f"sampling: a chunk has {draw.loss.shape} samples instead of {size}; nothing was proved")
+    if not (np.isfinite(draw.loss).all() and np.isfinite(draw.log_weight).all()):
+        raise GaltonError(
+            "sampling: a sample is not a finite number: whoever computed it (a device, a worker, a library) cannot be "
+            "relied on; nothing was proved"
+        )
+
+
+def _check_same(sampler: Sampler, theirs: Draw, ours: Draw) -> None:
+    """Refuses a chunk from elsewhere that differs from the same chunk computed here by more than rounding can."""
+    slack = 2 * sampler.slack.epsilon
+    apart = np.abs(theirs.loss - ours.loss) > slack
+    apart |= np.abs(theirs.log_weight - ours.log_weight) > max(1, sampler.order) * slack
+    if apart.any():
+        raise GaltonError(
+            "sampling: a chunk that was computed elsewhere is not what this machine computes; nothing was proved. A "
+            "worker is broken, or not what it says it is"
+        )
 
 
 def draws(
@@ -73,8 +112,11 @@ def draws(
     """Yields chunks 0, 1, ... with `samples` samples in total; the last chunk is cut to fit.
 
     Memory holds a few chunks, whatever `samples` is. Stopping early (Ctrl-C, closing the iterator) drops what is
-    under way.
+    under way. Chunks that are not whole, or not numbers, are refused; of those computed elsewhere a few, which nobody
+    can foresee, are computed again here and must agree up to the sampler's slack. That notices a worker that is broken
+    or that often lies; it does not replace trust in the cluster.
     """
+    suspects = {secrets.randbelow(among) for among in SPOT_CHECKS} if pool.elsewhere else set()
     chunks = -(-samples // sampler.layout.size)
     pending: deque[Pending] = deque()
     with pool.drawing(sampler) as submit:
@@ -84,7 +126,12 @@ def draws(
                 while submitted < chunks and len(pending) <= pool.width:
                     pending.append(submit(seed, submitted))
                     submitted += 1
-                draw = pending.popleft().result().first(samples - done)
+                index = submitted - len(pending)
+                whole = pending.popleft().result()
+                _check_whole(sampler, whole)
+                if index in suspects:
+                    _check_same(sampler, whole, sampler.draw(seed, index))
+                draw = whole.first(samples - done)
                 done += len(draw)
                 if progress is not None:
                     progress(f"{sampler.direction.value}, {sampler.name} sampler", done, samples)
