@@ -30,7 +30,7 @@ PATIENCE = 60.0
 ANSWER = 10.0
 """Seconds in which a scheduler must answer the first call."""
 RETRIES = 3
-_GLANCE = 5.0
+_POLL = 5.0
 
 
 class ClusterError(GaltonError, RuntimeError):
@@ -47,26 +47,26 @@ class DaskPool(Pool):
     @property
     def width(self) -> int:
         # Of all workers; they may come and go.
-        with _failures():
+        with _as_cluster_errors():
             return max(1, sum(self._client.nthreads().values()))
 
     @contextmanager
     def drawing(self, sampler: Sampler) -> Iterator[Submit]:
         # A task, not scattered data: the scheduler can repeat it when the workers that have the sampler are lost.
-        with warnings.catch_warnings(), _failures():
+        with warnings.catch_warnings(), _as_cluster_errors():
             warnings.filterwarnings("ignore", "Sending large graph")
-            there = self._client.submit(_itself, sampler, pure=False)
+            remote_sampler = self._client.submit(_identity, sampler, pure=False)
 
         def submit(seed: int, index: int) -> _Chunk:
-            with _failures():
-                future = self._client.submit(_drawn, there, seed, index, pure=False, retries=RETRIES)
+            with _as_cluster_errors():
+                future = self._client.submit(_draw_chunk, remote_sampler, seed, index, pure=False, retries=RETRIES)
             return _Chunk(self._client, future)
 
         try:
             yield submit
         finally:
             with suppress(Exception):  # a cluster that is gone has let go of it
-                there.release()
+                remote_sampler.release()
 
 
 class _Chunk:
@@ -79,9 +79,9 @@ class _Chunk:
         """Waits for the chunk; not for ever if no worker is left."""
         alone_since: float | None = None
         while True:
-            with _failures():
+            with _as_cluster_errors():
                 try:
-                    draw, theirs = self._future.result(timeout=_GLANCE)
+                    draw, worker_versions = self._future.result(timeout=_POLL)
                     break
                 except TimeoutError:
                     if self._future.done():  # the worker's own time-out, not ours
@@ -89,7 +89,7 @@ class _Chunk:
                 alone_since = None if self._client.nthreads() else alone_since or time.monotonic()
             if alone_since is not None and time.monotonic() - alone_since > PATIENCE:
                 raise ClusterError("the cluster has no worker any more")
-        _check_versions(theirs)
+        _check_versions(worker_versions)
         return draw
 
     def cancel(self) -> None:
@@ -98,18 +98,18 @@ class _Chunk:
             self._future.cancel()
 
 
-def _itself(sampler: Sampler) -> Sampler:
+def _identity(sampler: Sampler) -> Sampler:
     """Brings the sampler to a worker."""
     return sampler
 
 
-def _drawn(sampler: Sampler, seed: int, index: int) -> tuple[Draw, dict[str, str]]:
+def _draw_chunk(sampler: Sampler, seed: int, index: int) -> tuple[Draw, dict[str, str]]:
     """What a worker does."""
     return sampler.draw(seed, index), versions()
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def _as_cluster_errors() -> Iterator[None]:
     """Makes one line of whatever goes wrong over there."""
     try:
         yield
@@ -119,9 +119,9 @@ def _failures() -> Iterator[None]:
         raise ClusterError(f"the cluster failed: {type(error).__name__}: {error}") from error
 
 
-def _check_versions(theirs: dict[str, str]) -> None:
-    if theirs != versions():
-        raise ClusterError(f"a worker has {theirs}, this machine {versions()}: install the same versions")
+def _check_versions(worker_versions: dict[str, str]) -> None:
+    if worker_versions != versions():
+        raise ClusterError(f"a worker has {worker_versions}, this machine {versions()}: install the same versions")
 
 
 @contextmanager
@@ -146,11 +146,11 @@ def connect(address: str) -> Iterator[DaskPool]:
         remedy = f"must be the address of a Dask scheduler that answers, like tcp://host:8786 ({error})"
         raise InvalidArgument("cluster", address, remedy) from None
     with client:
-        with _failures():
+        with _as_cluster_errors():
             if not client.nthreads():
                 raise InvalidArgument("cluster", address, "has no workers; start some with: dask worker " + address)
-            for theirs in client.run(versions).values():
-                _check_versions(theirs)
+            for worker_versions in client.run(versions).values():
+                _check_versions(worker_versions)
         yield DaskPool(client)
 
 
@@ -158,8 +158,8 @@ def _check_address(address: str) -> None:
     """Refuses what is not an address at all; Dask itself would leave half a client behind."""
     try:
         parts = urlsplit(address)
-        whole = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port
+        complete = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port
     except ValueError:
-        whole = False
-    if not whole:
+        complete = False
+    if not complete:
         raise InvalidArgument("cluster", address, "must be the address of a Dask scheduler, like tcp://host:8786")

@@ -42,14 +42,14 @@ class Limit:
 
 def rate_lower(successes: FloatArray | float, trials: int, failure: float) -> FloatArray:
     """Clopper and Pearson's lower limit on a probability."""
-    found = np.asarray(successes, np.float64)
-    return np.where(found > 0, betaincinv(np.maximum(found, 1e-300), trials - found + 1, failure), 0.0)
+    counts = np.asarray(successes, np.float64)
+    return np.where(counts > 0, betaincinv(np.maximum(counts, 1e-300), trials - counts + 1, failure), 0.0)
 
 
 def rate_upper(successes: FloatArray | float, trials: int, failure: float) -> FloatArray:
     """Clopper and Pearson's upper limit on a probability."""
-    found = np.asarray(successes, np.float64)
-    return np.where(found < trials, betainccinv(found + 1, np.maximum(trials - found, 1e-300), failure), 1.0)
+    counts = np.asarray(successes, np.float64)
+    return np.where(counts < trials, betainccinv(counts + 1, np.maximum(trials - counts, 1e-300), failure), 1.0)
 
 
 def epsilon_from_rates(
@@ -131,10 +131,12 @@ def limit(
     thresholds = {modelled_threshold(design, expected)}
     if min(pilots) > 1:
         thresholds.add(observed_threshold(design, first[: pilots[0]], second[: pilots[1]]))
-    return max((_counted(direction, left, right, one, design) for one in thresholds), key=lambda one: one.epsilon_lower)
+    limits = (_limit_at(threshold, direction, left, right, design) for threshold in thresholds)
+    return max(limits, key=lambda proved: proved.epsilon_lower)
 
 
-def _counted(direction: str, first: FloatArray, second: FloatArray, threshold: float, design: Design) -> Limit:
+def _limit_at(threshold: float, direction: str, first: FloatArray, second: FloatArray, design: Design) -> Limit:
+    """Counts how often the log ratio is above the threshold, and says what that proves."""
     hits, errors = int((first > threshold).sum()), int((second > threshold).sum())
     proved = float(epsilon_from_rates(hits, first.size, errors, second.size, design.delta, design.failure))
     return Limit(design.delta, proved, direction, threshold, hits, first.size, errors, second.size)

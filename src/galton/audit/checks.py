@@ -46,14 +46,14 @@ def judge(findings: Sequence[Finding]) -> tuple[Check, ...]:
     threshold = FALSE_ALARM / len(findings)
     return tuple(
         Check(
-            one.name,
-            one.statistic if math.isfinite(one.statistic) else -1.0,
-            float(np.nan_to_num(one.p_value)),
+            finding.name,
+            finding.statistic if math.isfinite(finding.statistic) else -1.0,
+            float(np.nan_to_num(finding.p_value)),
             threshold,
-            bool(one.p_value >= threshold),
-            one.words,
+            bool(finding.p_value >= threshold),
+            finding.words,
         )
-        for one in findings
+        for finding in findings
     )
 
 
@@ -62,16 +62,16 @@ def exact(name: str, violations: int, words: str) -> Finding:
     return Finding(name, float(violations), 0.0 if violations else 1.0, words)
 
 
-def two_samples(name: str, found: FloatArray, expected: FloatArray, words: str) -> Finding:
+def two_samples(name: str, observed: FloatArray, expected: FloatArray, words: str) -> Finding:
     """Kolmogorov-Smirnov test that two samples have one distribution."""
-    if not (found.size and expected.size):
+    if not (observed.size and expected.size):
         return Finding(name, 0.0, 1.0, words)
-    found, expected = np.sort(found), np.sort(expected)
-    both = np.concatenate((found, expected))
-    first = np.searchsorted(found, both, side="right") / found.size
+    observed, expected = np.sort(observed), np.sort(expected)
+    both = np.concatenate((observed, expected))
+    first = np.searchsorted(observed, both, side="right") / observed.size
     second = np.searchsorted(expected, both, side="right") / expected.size
-    distance = float(np.abs(first - second).max()) if np.isfinite(found).all() else math.nan
-    effective = found.size * expected.size / (found.size + expected.size)
+    distance = float(np.abs(first - second).max()) if np.isfinite(observed).all() else math.nan
+    effective = observed.size * expected.size / (observed.size + expected.size)
     return Finding(name, distance, float(kolmogorov(math.sqrt(effective) * distance)), words)
 
 

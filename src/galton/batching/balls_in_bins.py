@@ -121,8 +121,8 @@ def bin_sizes(words: Words, examples: int, bins: int) -> NDArray[np.int64]:
         if bins <= BLOCK:
             sizes += np.bincount(block, minlength=bins)
         else:
-            found, counts = np.unique(block, return_counts=True)
-            sizes[found] += counts
+            occupied, counts = np.unique(block, return_counts=True)
+            sizes[occupied] += counts
     return sizes
 
 

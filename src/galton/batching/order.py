@@ -112,25 +112,25 @@ class Shuffle(FixedOrder):
             raise InvalidArgument("reshuffle", self.reshuffle, "must be true or false")
 
     @property
-    def _anew(self) -> bool:
+    def _reshuffles(self) -> bool:
         return self.reshuffle and self.rounds > self.bins
 
     @property
     def law(self) -> Law:
-        return OncePerEpoch(self.bins) if self._anew else KnownBin(self.bins)
+        return OncePerEpoch(self.bins) if self._reshuffles else KnownBin(self.bins)
 
     @property
     def description(self) -> str:
-        if self._anew:
+        if self._reshuffles:
             return "the examples are shuffled anew in every epoch and cut into batches of a fixed size"
         return super().description
 
     @property
     def period(self) -> int | None:
-        return None if self._anew else self.bins
+        return None if self._reshuffles else self.bins
 
     def sensitivity_if_known(self, strategy: Strategy) -> float:
-        return strategy.sensitivity(1 if self._anew else self.bins)  # anew: at most what every round would do
+        return strategy.sensitivity(1 if self._reshuffles else self.bins)  # anew: at most what every round would do
 
     def open(self, words: Words) -> Shuffled:
         return Shuffled(self, words)

@@ -81,8 +81,8 @@ def truncation(scheme: Scheme, padded_batch_size: int) -> Truncation:
     """Predicts truncation to `padded_batch_size` examples.
 
     >>> from galton.batching import BallsInBins
-    >>> found = truncation(BallsInBins(examples=50_000, bins=100, rounds=2000), 640)
-    >>> f"{found.per_batch:.3g} {found.probability:.3g}"
+    >>> prediction = truncation(BallsInBins(examples=50_000, bins=100, rounds=2000), 640)
+    >>> f"{prediction.per_batch:.3g} {prediction.probability:.3g}"
     '6.85e-10 6.85e-08'
     """
     count("padded_batch_size", padded_batch_size)
@@ -92,15 +92,15 @@ def truncation(scheme: Scheme, padded_batch_size: int) -> Truncation:
             raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
         return Truncation(padded_batch_size, 0.0, 0.0, 0.0, 0.0, 0.0)
     size, chance = scheme.examples, scheme.inclusion
-    over = above(padded_batch_size, size, chance)
-    met = min(1.0, scheme.meetings * above(padded_batch_size - 1, size, chance) * ROUNDING)
+    overflow = tail_probability(padded_batch_size, size, chance)
+    displacement = min(1.0, scheme.meetings * tail_probability(padded_batch_size - 1, size, chance) * ROUNDING)
     return Truncation(
         padded_batch_size,
-        over,
-        min(1.0, scheme.distinct * over * ROUNDING),
-        _at_least_one(over, scheme),
+        overflow,
+        min(1.0, scheme.distinct * overflow * ROUNDING),
+        _any_overflow_at_least(overflow, scheme),
         scheme.rounds * _expected_excess(padded_batch_size, size, chance),
-        met,
+        displacement,
     )
 
 
@@ -134,7 +134,7 @@ def smallest_padded_batch_size(scheme: Scheme, wanted: float, multiple: int = 1)
     return high * multiple
 
 
-def above(size: int, trials: int, chance: float) -> float:
+def tail_probability(size: int, trials: int, chance: float) -> float:
     """Returns Pr[Binomial(trials, chance) > size], with small relative error in the tail too."""
     from scipy.special import betainc
 
@@ -157,11 +157,11 @@ def _expected_excess(size: int, trials: int, chance: float) -> float:
     return total
 
 
-def _at_least_one(over: float, scheme: Scheme) -> float:
+def _any_overflow_at_least(overflow: float, scheme: Scheme) -> float:
     """Lower bound on the probability that any batch overflows.
 
     Independent batches, and the negatively associated ones of a multinomial, overflow at least as often as
-    1 - (1 - over)^batches; for the others, one batch is what is certain.
+    1 - (1 - overflow)^batches; for the others, one batch is what is certain.
     """
     batches = scheme.distinct if scheme.independent_batches else 1
-    return -math.expm1(batches * math.log1p(-over)) / ROUNDING if over < 1 else 1.0
+    return -math.expm1(batches * math.log1p(-overflow)) / ROUNDING if overflow < 1 else 1.0

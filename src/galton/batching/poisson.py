@@ -156,18 +156,18 @@ def successes(words: Words, purpose: str, number: int, trials: int, chance: floa
     if chance >= 1:
         return np.arange(trials)
     expected = trials * chance
-    size, part, found, last = int(expected + 6 * math.sqrt(expected) + 16), 0, [], -1
+    size, chunk, chunks, last = int(expected + 6 * math.sqrt(expected) + 16), 0, [], -1
     while last < trials:
-        jumps = gaps(words.uniforms(f"{purpose} {part}", number, size), chance)
-        places = last + np.cumsum(np.minimum(jumps, trials + 1))
-        found.append(places[places < trials])
-        last, part = int(places[-1]), part + 1
-    return np.concatenate(found)
+        steps = gaps(words.uniforms(f"{purpose} {chunk}", number, size), chance)
+        places = last + np.cumsum(np.minimum(steps, trials + 1))
+        chunks.append(places[places < trials])
+        last, chunk = int(places[-1]), chunk + 1
+    return np.concatenate(chunks)
 
 
 def gaps(uniforms: NDArray[np.float64], chance: float) -> NDArray[np.int64]:
     """Returns geometric numbers 1, 2, ...: trials up to and including the next success."""
     if chance >= 1:
         return np.ones(uniforms.size, np.int64)
-    jumps = np.floor(np.log(uniforms) / math.log1p(-chance)) + 1
-    return np.minimum(jumps, 2.0**40).astype(np.int64)
+    steps = np.floor(np.log(uniforms) / math.log1p(-chance)) + 1
+    return np.minimum(steps, 2.0**40).astype(np.int64)

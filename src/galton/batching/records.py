@@ -39,10 +39,10 @@ class ShuffledRecords:
             if start >= size:
                 start -= size
                 continue
-            with open(_shard(self.folder, shard), "rb") as file:
+            with open(_shard_path(self.folder, shard), "rb") as file:
                 for _ in range(start):
-                    file.seek(int.from_bytes(_exactly(file, 8), "little"), 1)
-                yield from _records(file, size - start)
+                    file.seek(int.from_bytes(_read_exactly(file, 8), "little"), 1)
+                yield from _read_records(file, size - start)
             start = 0
 
 
@@ -66,9 +66,9 @@ def shuffle_records(
     if (folder / INDEX).exists():
         raise InvalidFile(f"{folder / INDEX}: is there already; take an empty folder")
     with files.scratch(folder) as parts:
-        sizes = _spread(records, parts, shards, words)
+        sizes = _write_shards(records, parts, shards, words)
         for shard, size in enumerate(sizes):
-            _shuffle_shard(_shard(parts, shard), _shard(folder, shard), shard, size, words)
+            _shuffle_shard(_shard_path(parts, shard), _shard_path(folder, shard), shard, size, words)
     files.write_text(folder / INDEX, json.dumps({"format": FORMAT, "sizes": sizes}) + "\n")
     return ShuffledRecords(folder, tuple(sizes))
 
@@ -83,15 +83,15 @@ def open_records(folder: str | Path) -> ShuffledRecords:
     return ShuffledRecords(Path(folder), tuple(sizes))
 
 
-def _spread(records: Iterable[bytes], folder: Path, shards: int, words: Words) -> list[int]:
+def _write_shards(records: Iterable[bytes], folder: Path, shards: int, words: Words) -> list[int]:
     sizes = [0] * shards
     with ExitStack() as stack:
-        parts = [stack.enter_context(_shard(folder, shard).open("wb")) for shard in range(shards)]
-        where = np.zeros(0, np.uint32)
+        parts = [stack.enter_context(_shard_path(folder, shard).open("wb")) for shard in range(shards)]
+        targets = np.zeros(0, np.uint32)
         for position, record in enumerate(records):
             if position % BLOCK == 0:
-                where = words.below(shards, "shard", position // BLOCK, BLOCK)
-            shard = int(where[position % BLOCK])
+                targets = words.below(shards, "shard", position // BLOCK, BLOCK)
+            shard = int(targets[position % BLOCK])
             parts[shard].write(len(record).to_bytes(8, "little") + record)
             sizes[shard] += 1
     return sizes
@@ -99,7 +99,7 @@ def _spread(records: Iterable[bytes], folder: Path, shards: int, words: Words) -
 
 def _shuffle_shard(part: Path, target: Path, shard: int, size: int, words: Words) -> None:
     with part.open("rb") as file:
-        records = list(_records(file, size))
+        records = list(_read_records(file, size))
     order = np.argsort(words.draw("order", shard, size, np.uint64), kind="stable")
     with files.replacing(target) as temporary, temporary.open("wb") as file:
         for index in order:
@@ -107,17 +107,17 @@ def _shuffle_shard(part: Path, target: Path, shard: int, size: int, words: Words
     part.unlink()
 
 
-def _records(file: IO[bytes], size: int) -> Iterator[bytes]:
+def _read_records(file: IO[bytes], size: int) -> Iterator[bytes]:
     for _ in range(size):
-        yield _exactly(file, int.from_bytes(_exactly(file, 8), "little"))
+        yield _read_exactly(file, int.from_bytes(_read_exactly(file, 8), "little"))
 
 
-def _exactly(file: IO[bytes], size: int) -> bytes:
+def _read_exactly(file: IO[bytes], size: int) -> bytes:
     data = file.read(size)
     if len(data) != size:
         raise InvalidFile(f"{file.name}: ends too early; shuffle the data anew")
     return data
 
 
-def _shard(folder: Path, shard: int) -> Path:
+def _shard_path(folder: Path, shard: int) -> Path:
     return folder / f"shard-{shard:04d}.records"

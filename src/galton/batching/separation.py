@@ -103,7 +103,7 @@ class Renewals:
     words: Words
     _calendar: dict[int, list[IndexArray]] = field(default_factory=dict)
     _turn: int = -1
-    _now: IndexArray = field(default_factory=lambda: np.zeros(0, np.int32))
+    _members: IndexArray = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def members(self, turn: int) -> IndexArray:
         self.scheme.check_turn(turn)
@@ -111,7 +111,7 @@ class Renewals:
             self._start()
         while self._turn < turn:
             self._advance()
-        return self._now
+        return self._members
 
     def _start(self) -> None:
         """Draws the first round of every example from the stationary law.
@@ -125,23 +125,25 @@ class Renewals:
         late = rest + gaps(uniforms[2], scheme.sampling_probability) - 1
         first = np.where(uniforms[0] <= rest * scheme.inclusion, early, late)
         self._calendar, self._turn = {}, -1
-        self._now = np.zeros(0, np.int32)
-        self._enter(np.arange(scheme.examples, dtype=np.int32), first)
+        self._members = np.zeros(0, np.int32)
+        self._schedule(np.arange(scheme.examples, dtype=np.int32), first)
 
-    def _enter(self, who: IndexArray, when: NDArray[np.int64]) -> None:
-        kept = when < self.scheme.rounds
-        who, when = who[kept], when[kept]
-        if not who.size:
+    def _schedule(self, examples: IndexArray, rounds: NDArray[np.int64]) -> None:
+        """Writes the next round of each of these examples into the calendar, unless the run is over by then."""
+        within = rounds < self.scheme.rounds
+        examples, rounds = examples[within], rounds[within]
+        if not examples.size:
             return
-        order = np.argsort(when, kind="stable")
-        turns, starts = np.unique(when[order], return_index=True)
-        for turn, group in zip(turns.tolist(), np.split(who[order], starts[1:]), strict=True):
+        order = np.argsort(rounds, kind="stable")
+        turns, starts = np.unique(rounds[order], return_index=True)
+        for turn, group in zip(turns.tolist(), np.split(examples[order], starts[1:]), strict=True):
             self._calendar.setdefault(turn, []).append(group)
 
     def _advance(self) -> None:
+        """Moves to the next round and draws when its members take part again."""
         self._turn += 1
         groups = self._calendar.pop(self._turn, [])
-        self._now = np.sort(np.concatenate(groups)) if groups else np.zeros(0, np.int32)
-        uniforms = self.words.uniforms("renewal", 1 + self._turn, self._now.size)
+        self._members = np.sort(np.concatenate(groups)) if groups else np.zeros(0, np.int32)
+        uniforms = self.words.uniforms("renewal", 1 + self._turn, self._members.size)
         jump = self.scheme.separation - 1 + gaps(uniforms, self.scheme.sampling_probability)
-        self._enter(self._now, self._turn + jump)
+        self._schedule(self._members, self._turn + jump)

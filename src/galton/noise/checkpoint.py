@@ -33,7 +33,7 @@ def save_state(path: str | Path, noise: CorrelatedNoise, state: NoiseState) -> N
 
 def write_state(file: IO[bytes], noise: CorrelatedNoise, state: NoiseState) -> None:
     """Writes the state to an open file."""
-    arrays = _arrays(state)
+    arrays = _arrays_of(state)
     about = {"format": FORMAT, "version": VERSION, "noise": noise.digest, "shapes": _shapes(state.layout)}
     about["hash"] = _hash(about, arrays)
     np.savez(file, about=np.frombuffer(files.canonical(about).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseS
 
 def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) -> NoiseState:
     """Reads the content of a file that `save_state` wrote; errors name `path`."""
-    about, arrays = _read(content, path)
+    about, arrays = _read_archive(content, path)
     if about.get("format") != FORMAT or about.get("version") != VERSION:
         raise InvalidFile(f"{path}: is not a noise state of version {VERSION}")
     if about.pop("hash", None) != _hash(about, arrays):
@@ -58,15 +58,15 @@ def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) 
     if about["noise"] != noise.digest:
         raise InvalidFile(f"{path}: belongs to other noise (strategy, deviation or form differ)")
     layout = layout_of(params)
-    wanted = [((noise.memory, size), dtype) for size, dtype in layout.groups]
-    found = [arrays[name] for name in sorted(name for name in arrays if name.startswith("buffers"))]
-    if about["shapes"] != _shapes(layout) or [(x.shape, str(x.dtype)) for x in found] != wanted:
+    expected = [((noise.memory, size), dtype) for size, dtype in layout.groups]
+    buffers = [arrays[name] for name in sorted(name for name in arrays if name.startswith("buffers"))]
+    if about["shapes"] != _shapes(layout) or [(x.shape, str(x.dtype)) for x in buffers] != expected:
         raise InvalidFile(f"{path}: was saved for a model of other shapes")
     key, turn = jnp.asarray(arrays["key"]), jnp.asarray(arrays["round"])
-    return NoiseState(key, turn, [jnp.array(x) for x in found], layout)
+    return NoiseState(key, turn, [jnp.array(x) for x in buffers], layout)
 
 
-def _arrays(state: NoiseState) -> dict[str, np.ndarray[Any, Any]]:
+def _arrays_of(state: NoiseState) -> dict[str, np.ndarray[Any, Any]]:
     named = {f"buffers_{number:06d}": np.asarray(buffer) for number, buffer in enumerate(state.buffers)}
     return {"key": np.asarray(state.key), "round": np.asarray(state.round), **named}
 
@@ -84,7 +84,7 @@ def _hash(about: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> str
     return "blake2b:" + digest.hexdigest()
 
 
-def _read(content: bytes, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+def _read_archive(content: bytes, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

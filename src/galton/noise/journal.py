@@ -41,7 +41,7 @@ class NoiseReused(GaltonError):
     """Asked for noise that has been given out already, for another gradient."""
 
 
-def hold(path: Path) -> IO[str]:
+def open_exclusively(path: Path) -> IO[str]:
     """Opens a file that only one process can hold at a time, readable by its owner only; made if it is not there."""
     try:
         files.make_folder(path.parent)
@@ -72,9 +72,9 @@ class Journal:
         self.replays, self.saved = 0, 0
         self._batches: list[str] = []
         self._totals: list[str] = []
-        self._file = hold(self.path)
+        self._file = open_exclusively(self.path)
         try:
-            self._begin(header)
+            self._read_or_begin(header)
             files.sync_folder(self.path.parent)  # a journal that a crash takes away would let noise out again
         except BaseException:
             self.close()
@@ -129,13 +129,13 @@ class Journal:
         """Lets another process hold the journal."""
         self._file.close()
 
-    def _begin(self, header: dict[str, Any]) -> None:
+    def _read_or_begin(self, header: dict[str, Any]) -> None:
         text = self._file.read()
         whole = text[: text.rfind("\n") + 1]  # a torn last line was never followed by noise
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
             for line in lines[1:]:
-                self._replay(line)
+                self._read_line(line)
         except (ValueError, KeyError, TypeError):
             raise InvalidFile(f"{self.path}: is not a journal, or was damaged") from None
         self._file.seek(len(whole.encode()))
@@ -146,7 +146,7 @@ class Journal:
             differs = [name for name in header if lines[0].get(name) != header[name]]
             raise InvalidFile(f"{self.path}: is the journal of another run ({', '.join(differs)} differ)")
 
-    def _replay(self, line: dict[str, Any]) -> None:
+    def _read_line(self, line: dict[str, Any]) -> None:
         if "batch" in line:
             if line["round"] != self.released:
                 raise ValueError

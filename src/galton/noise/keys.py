@@ -16,13 +16,13 @@ BITS = 128
 
 def fresh_key() -> jax.Array:
     """Returns a key from the operating system's entropy."""
-    return _packed(secrets.token_bytes(BITS // 8))
+    return _key_from_bytes(secrets.token_bytes(BITS // 8))
 
 
 def key_from_seed(seed: int) -> jax.Array:
     """Returns the key of a seed that the user chose; whoever can guess the seed can take the noise away."""
     count("seed", seed, at_least=0)
-    return _packed(hashlib.sha256(f"galton noise key {seed}".encode()).digest()[: BITS // 8])
+    return _key_from_bytes(hashlib.sha256(f"galton noise key {seed}".encode()).digest()[: BITS // 8])
 
 
 def check_key(key: jax.Array) -> jax.Array:
@@ -37,5 +37,5 @@ def fingerprint(key: jax.Array) -> str:
     return "sha256:" + hashlib.sha256(b"galton noise fingerprint" + np.asarray(key, "<u4").tobytes()).hexdigest()
 
 
-def _packed(raw: bytes) -> jax.Array:
+def _key_from_bytes(raw: bytes) -> jax.Array:
     return jnp.asarray(np.frombuffer(raw, "<u4").astype(np.uint32))

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from galton.errors import InvalidArgument
 from galton.noise.checkpoint import load_state, save_state
-from galton.noise.journal import Journal, hold
+from galton.noise.journal import Journal, open_exclusively
 from galton.noise.layout import Tree
 from galton.noise.stream import CorrelatedNoise, NoiseState
 
 
 def content_hash(tree: Tree) -> bytes:
     """Returns a hash of all arrays of a tree, bit by bit."""
-    found = hashlib.sha256()  # processors have instructions for it
+    digest = hashlib.sha256()  # processors have instructions for it
     for leaf in jax.tree.leaves(tree):
         values = np.asarray(leaf)
-        found.update(f"{values.dtype} {values.shape} ".encode())
-        found.update(values.reshape(-1).view(np.uint8).data)
-    return found.digest()
+        digest.update(f"{values.dtype} {values.shape} ".encode())
+        digest.update(values.reshape(-1).view(np.uint8).data)
+    return digest.digest()
 
 
 class NoiseRun:
@@ -53,14 +53,14 @@ class NoiseRun:
         strict: bool = False,
     ) -> None:
         self.noise, self._path = noise, Path(folder) / "noise.npz"
-        self._held = hold(Path(folder) / "noise.lock")
+        self._lock = open_exclusively(Path(folder) / "noise.lock")
         try:
-            self._open(params, plan, key, strict)
+            self._open_or_begin(params, plan, key, strict)
         except BaseException:
-            self._held.close()
+            self._lock.close()
             raise
 
-    def _open(self, params: Tree, plan: str, key: jax.Array | None, strict: bool) -> None:
+    def _open_or_begin(self, params: Tree, plan: str, key: jax.Array | None, strict: bool) -> None:
         self.resumed = self._path.exists()
         if self.resumed and key is not None:
             raise InvalidArgument("key", "given", f"must be left out: {self._path} has the key of this run")
@@ -101,7 +101,7 @@ class NoiseRun:
     def close(self) -> None:
         """Lets go of the folder."""
         self.journal.close()
-        self._held.close()
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self

@@ -84,16 +84,16 @@ class CorrelatedNoise:
         choice("form", self.form, tuple(FORMS))
         if self.strategy.rounds >= 2**31:
             raise InvalidArgument("strategy", self.strategy.rounds, "must have fewer than 2^31 rounds")
-        _ = self._drawn  # a strategy that cannot be streamed is refused here
+        _ = self._form  # a strategy that cannot be streamed is refused here
 
     @cached_property
-    def _drawn(self) -> Form:
+    def _form(self) -> Form:
         return FORMS[self.form](self.strategy)
 
     @property
     def memory(self) -> int:
         """Copies of the model that the state holds."""
-        return self._drawn.memory
+        return self._form.memory
 
     @cached_property
     def digest(self) -> str:
@@ -116,12 +116,12 @@ class CorrelatedNoise:
         Noise is float32, or float64 where the parameters are.
         """
         if any(buffer.shape[0] != self.memory for buffer in state.buffers):
-            found = state.buffers[0].shape[0]
-            raise InvalidArgument("state", found, f"must hold {self.memory} buffers: made by another noise?")
+            copies = state.buffers[0].shape[0]
+            raise InvalidArgument("state", copies, f"must hold {self.memory} buffers: made by another noise?")
         inside = (state.round >= 0) & (state.round < self.strategy.rounds)
         scale = jnp.where(inside, jnp.float32(self.stddev * MARGIN), jnp.float32(jnp.nan))
         drawn = [
-            self._drawn.draw(Draws(state.key, state.round, number, scale), buffer)
+            self._form.draw(Draws(state.key, state.round, number, scale), buffer)
             for number, buffer in enumerate(state.buffers)
         ]
         noise = state.layout.unflatten([x for x, _ in drawn])

@@ -76,7 +76,7 @@ def _best(accountant: Accountant, setting: Setting, options: Options) -> Chosen:
     for mechanism in candidates:
         options.tell(f"comparing strategies | {mechanism.name}", len(solved), len(candidates))
         solved[mechanism.name] = mechanism.solver(setting, None)
-    errors = {name: setting.error(answer.strategy, answer.figure) for name, answer in solved.items()}
+    errors = {name: setting.error(solution.strategy, solution.figure) for name, solution in solved.items()}
     best = min(errors, key=lambda name: errors[name])
     others = tuple(
         _alternative(mechanism, setting, solved[mechanism.name]) for mechanism in candidates if mechanism.name != best

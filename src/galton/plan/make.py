@@ -80,25 +80,26 @@ def make_plan(
     target = None if workload == "prefix" else parse_workload(workload, rounds)
     # The scheme for independent noise tells sizes, cover and adjacency before the work begins: cyclic Poisson's batch
     # sizes are those of Poisson.
-    first = make_scheme(examples, bins, rounds, identity(rounds))
-    analysis = find_accountant(accountant) if accountant else default_accountant(first)
-    check_covered(analysis, first)
-    first.check_adjacency(guarantee.adjacency)
+    uncorrelated = make_scheme(examples, bins, rounds, identity(rounds))
+    analysis = find_accountant(accountant) if accountant else default_accountant(uncorrelated)
+    check_covered(analysis, uncorrelated)
+    uncorrelated.check_adjacency(guarantee.adjacency)
     analysis.check_adjacency(guarantee.adjacency)
     if padded_batch_size is None:
-        padded_batch_size = _large_enough(first, guarantee, micro_batch_size)
-    lost = truncation(first, padded_batch_size).delta(guarantee.epsilon, guarantee.adjacency)
-    if lost > MOST_TRUNCATION * guarantee.delta:
-        enough = _large_enough(first, guarantee, micro_batch_size)
-        remedy = f"truncation would cost {lost:.3g} of delta; take {enough}, or adjacency zero-out, where it is free"
+        padded_batch_size = _generous_padded_batch_size(uncorrelated, guarantee, micro_batch_size)
+    truncation_delta = truncation(uncorrelated, padded_batch_size).delta(guarantee.epsilon, guarantee.adjacency)
+    if truncation_delta > MOST_TRUNCATION * guarantee.delta:
+        enough = _generous_padded_batch_size(uncorrelated, guarantee, micro_batch_size)
+        cost = f"truncation would cost {truncation_delta:.3g} of delta"
+        remedy = f"{cost}; take {enough}, or adjacency zero-out, where it is free"
         raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
-    setting = Setting(bins, epochs, guarantee.with_delta(guarantee.delta - lost), target)
+    setting = Setting(bins, epochs, guarantee.with_delta(guarantee.delta - truncation_delta), target)
     spec = strategy or analysis.default_strategy
     chosen = choose(spec, analysis, setting, options)
     scheme = make_scheme(examples, bins, rounds, chosen.strategy)
     analysis.check(chosen.strategy, scheme, bins)
-    cut = truncation(scheme, padded_batch_size)
-    claim = guarantee.with_delta(guarantee.delta - cut.delta(guarantee.epsilon, guarantee.adjacency))
+    prediction = truncation(scheme, padded_batch_size)
+    claim = guarantee.with_delta(guarantee.delta - prediction.delta(guarantee.epsilon, guarantee.adjacency))
     evidence = analysis.prove(chosen.strategy, bins, claim, options, chosen.multiplier)
     multiplier = evidence.noise_multiplier
     sensitivity = chosen.strategy.sensitivity(bins)
@@ -107,7 +108,7 @@ def make_plan(
         scheme=scheme,
         bins=bins,
         padded_batch_size=padded_batch_size,
-        truncation=cut,
+        truncation=prediction,
         clip_norm=float(clip_norm),
         strategy=chosen.strategy,
         spec=spec,
@@ -125,7 +126,7 @@ def make_plan(
     return replace(plan, leak=leaked(plan))
 
 
-def _large_enough(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
+def _generous_padded_batch_size(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
     """Returns a padded batch size at which truncation hardly ever happens, and costs next to nothing of delta.
 
     A neighbouring data set may have an example more: with one bin, one place more than examples is needed.

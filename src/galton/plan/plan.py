@@ -130,10 +130,12 @@ class Plan:
     @property
     def claim(self) -> Guarantee:
         """What has to be proved without truncation: the guarantee, less what truncation costs."""
-        lost = self.truncation.delta(self.guarantee.epsilon, self.guarantee.adjacency)
-        if not lost < self.guarantee.delta:
-            raise InvalidArgument("delta", self.guarantee.delta, f"must be more than truncation costs, {lost}")
-        return self.guarantee.with_delta(self.guarantee.delta - lost)
+        truncation_delta = self.truncation.delta(self.guarantee.epsilon, self.guarantee.adjacency)
+        if not truncation_delta < self.guarantee.delta:
+            raise InvalidArgument(
+                "delta", self.guarantee.delta, f"must be more than truncation costs, {truncation_delta}"
+            )
+        return self.guarantee.with_delta(self.guarantee.delta - truncation_delta)
 
     def check(self) -> None:
         """Refuses a plan whose evidence is not evidence for what it claims, of the run that it describes."""
@@ -286,14 +288,14 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
 def leaked(plan: Plan) -> Leak:
     """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 9)."""
     mu, guarantee = leaked_mu(plan), plan.guarantee
-    lost = plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)
-    delta = min(1.0, gaussian_delta(guarantee.epsilon, mu) + lost)
+    truncation_delta = plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)
+    delta = min(1.0, gaussian_delta(guarantee.epsilon, mu) + truncation_delta)
     epsilon = gaussian_epsilon(guarantee.delta, mu)
     for _ in range(100):  # what truncation costs grows with epsilon
-        rest = guarantee.delta - plan.truncation.delta(epsilon, guarantee.adjacency)
-        if rest <= 0:
+        room = guarantee.delta - plan.truncation.delta(epsilon, guarantee.adjacency)
+        if room <= 0:
             return Leak(None, delta)
-        last, epsilon = epsilon, max(epsilon, gaussian_epsilon(rest, mu))
+        last, epsilon = epsilon, max(epsilon, gaussian_epsilon(room, mu))
         if epsilon <= last:
             return Leak(epsilon, delta)
     return Leak(None, delta)
@@ -301,17 +303,17 @@ def leaked(plan: Plan) -> Leak:
 
 def leaked_mu(plan: Plan) -> float:
     """Returns the mean shift of the Gaussian mechanism that is left if the batches are known, truncation aside."""
-    moved = plan.guarantee.sides * plan.scheme.sensitivity_if_known(plan.strategy)
-    return moved / (plan.noise_multiplier * plan.sensitivity) * (1 + 1e-9)
+    shift = plan.guarantee.sides * plan.scheme.sensitivity_if_known(plan.strategy)
+    return shift / (plan.noise_multiplier * plan.sensitivity) * (1 + 1e-9)
 
 
-def _check_derived(name: str, given: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _check_derived(name: str, stated: dict[str, Any], derived: dict[str, Any]) -> None:
     """Refuses numbers that do not follow from the rest; platforms may differ in the last digits."""
-    for part, value in wanted.items():
-        stated = given[part]
-        if stated is None or value is None:
-            same = stated is value
+    for part, expected in derived.items():
+        value = stated[part]
+        if value is None or expected is None:
+            same = value is expected
         else:
-            same = math.isclose(stated, value, rel_tol=1e-6)
+            same = math.isclose(value, expected, rel_tol=1e-6)
         if not same:
-            raise InvalidArgument(f"{name}.{part}", stated, f"must be {value}, which follows from the rest")
+            raise InvalidArgument(f"{name}.{part}", value, f"must be {expected}, which follows from the rest")

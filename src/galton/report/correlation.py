@@ -61,7 +61,7 @@ def noise_correlation(strategy: Strategy) -> Correlation | None:
     if not square and strategy.rounds > _MOST_RECTANGULAR:
         return None
     size = strategy.rounds if strategy.rounds <= _MOST_ROUNDS else _FIRST_ROUNDS
-    neighbours, lags = np.arange(max(0, size - WINDOW), size), _lags(size)
+    neighbours, lags = np.arange(max(0, size - WINDOW), size), _lags_to_show(size)
     places = np.unique(np.linspace(0, size - 1, size if size <= _FEW else _PLACES).astype(np.int64))
     chosen = np.unique(np.concatenate((neighbours, size - 1 - lags, places)))
     rows = inverse_rows(strategy, chosen, size) if square else strategy.inverse()[chosen]
@@ -95,7 +95,7 @@ def inverse_rows(strategy: Strategy, chosen: NDArray[np.int64], size: int) -> Fl
     return result.T
 
 
-def _lags(size: int) -> NDArray[np.int64]:
+def _lags_to_show(size: int) -> NDArray[np.int64]:
     """0 and up to _LAGS distances, dense near 0 and sparse far away."""
     if size == 1:
         return np.zeros(1, np.int64)

@@ -35,9 +35,9 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
         return Curve.from_json(known)
     grid = (np.linspace(0.0, REACH, points) * guarantee.epsilon).tolist()
     curve = plan.accountant.curve(plan.run, guarantee, grid, options)
-    lost = [plan.truncation.delta(epsilon, guarantee.adjacency) for epsilon in curve.epsilons]
+    truncation_deltas = [plan.truncation.delta(epsilon, guarantee.adjacency) for epsilon in curve.epsilons]
     claimed = [guarantee.delta if epsilon >= guarantee.epsilon else 1.0 for epsilon in curve.epsilons]
-    uppers = np.minimum(np.array(curve.uppers) + np.array(lost), claimed)
+    uppers = np.minimum(np.array(curve.uppers) + np.array(truncation_deltas), claimed)
     curve = replace(curve, uppers=tuple(np.minimum.accumulate(uppers).tolist()))
     cache.put(key, curve.to_json(), __name__)
     return curve

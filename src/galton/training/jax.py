@@ -50,25 +50,25 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch_size: int | None = Non
     positive("clip_norm", clip_norm)
     limit = clip_norm * (1 - ROUNDING)
 
-    def one(params: Tree, example: Tree, present: jax.Array) -> Tree:
+    def clipped_gradient(params: Tree, example: Tree, present: jax.Array) -> Tree:
         gradient = jax.tree.map(_single, jax.grad(loss)(params, example))
         norm = jnp.sqrt(sum(jnp.square(part).sum() for part in jax.tree.leaves(gradient)))
         usable = present & jnp.isfinite(norm)
         factor = jnp.where(norm > limit, limit / norm, 1.0)
         return jax.tree.map(lambda part: jnp.where(usable, part * factor.astype(part.dtype), 0), gradient)
 
-    def together(params: Tree, batch: Tree, mask: jax.Array) -> Tree:
-        each = jax.vmap(partial(one, params))(batch, mask)
-        return jax.tree.map(lambda part: part.sum(axis=0), each)
+    def sum_at_once(params: Tree, batch: Tree, mask: jax.Array) -> Tree:
+        gradients = jax.vmap(partial(clipped_gradient, params))(batch, mask)
+        return jax.tree.map(lambda part: part.sum(axis=0), gradients)
 
     def total(params: Tree, batch: Tree, mask: Any) -> Tree:
         mask = jnp.asarray(mask)
         size = mask.shape[0]
         if micro_batch_size is None or count("micro_batch_size", micro_batch_size) >= size:
-            return together(params, batch, mask)
+            return sum_at_once(params, batch, mask)
 
         def add(sums: Tree, part: tuple[Tree, jax.Array]) -> tuple[Tree, None]:
-            return jax.tree.map(jnp.add, sums, together(params, *part)), None
+            return jax.tree.map(jnp.add, sums, sum_at_once(params, *part)), None
 
         nothing = jax.tree.map(lambda part: jnp.zeros_like(_single(part)), params)
         return jax.lax.scan(add, nothing, in_micro_batches((batch, mask), micro_batch_size))[0]
@@ -79,10 +79,10 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch_size: int | None = Non
 def in_micro_batches(rows: Tree, micro_batch_size: int) -> Tree:
     """Returns arrays (parts, micro_batch_size, ...) for arrays (size, ...), zeros after the last row."""
 
-    def cut(one: Any) -> jax.Array:
-        one = jnp.asarray(one)
-        parts = math.ceil(one.shape[0] / micro_batch_size)
-        padded = jnp.pad(one, [(0, parts * micro_batch_size - one.shape[0])] + [(0, 0)] * (one.ndim - 1))
+    def cut(array: Any) -> jax.Array:
+        array = jnp.asarray(array)
+        parts = math.ceil(array.shape[0] / micro_batch_size)
+        padded = jnp.pad(array, [(0, parts * micro_batch_size - array.shape[0])] + [(0, 0)] * (array.ndim - 1))
         return padded.reshape(parts, micro_batch_size, *padded.shape[1:])
 
     return jax.tree.map(cut, rows)
@@ -225,9 +225,9 @@ def load_tree(path: Path, like: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(like)
     try:
         with np.load(path) as saved:
-            found = [saved[f"arr_{index}"] for index in range(len(saved.files))]
+            arrays = [saved[f"arr_{index}"] for index in range(len(saved.files))]
     except (OSError, ValueError, KeyError):
         raise InvalidFile(f"{path}: cannot be read, or was damaged") from None
-    if [(x.shape, x.dtype) for x in found] != [(jnp.shape(x), jnp.result_type(x)) for x in leaves]:
+    if [(x.shape, x.dtype) for x in arrays] != [(jnp.shape(x), jnp.result_type(x)) for x in leaves]:
         raise InvalidFile(f"{path}: holds another model or optimiser than this one")
-    return jax.tree.unflatten(structure, [jnp.asarray(x) for x in found])
+    return jax.tree.unflatten(structure, [jnp.asarray(x) for x in arrays])

@@ -100,9 +100,9 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]
 
     def state_dict(self, destination: Any = None) -> Any:
         """Returns Opacus's fields and the plan's hash."""
-        found = super().state_dict(destination)
-        found["plan"] = self.run.plan.digest
-        return found
+        state = super().state_dict(destination)
+        state["plan"] = self.run.plan.digest
+        return state
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Checks that the state is of this plan; the steps are those of the run, which the optimiser loads."""
@@ -148,13 +148,13 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         super().__init__(
             optimizer,
             noise_multiplier=run.plan.noise_multiplier,
-            max_grad_norm=limit(run.plan),
+            max_grad_norm=opacus_clip_norm(run.plan),
             expected_batch_size=run.plan.expected_batch_size,
             loss_reduction=loss_reduction,
         )
         self.run, self._model, self._delivery, self._wrapped = run, model, delivery, wrapped
         self._weights: dict[str, Any] = dict(check_holds(optimizer, model))
-        self._behind = run.begun
+        self._must_load = run.begun
         self._summed, self._pass = 0, delivery.passes
         self.after_load: Callable[[], None] | None = None
 
@@ -177,7 +177,7 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
 
     def _check_clipping(self) -> None:
         check_same("noise_multiplier", self.noise_multiplier, self.run.plan.noise_multiplier)
-        check_same("max_grad_norm", self.max_grad_norm, limit(self.run.plan))
+        check_same("max_grad_norm", self.max_grad_norm, opacus_clip_norm(self.run.plan))
 
     def clip_and_accumulate(self) -> None:
         """Clips and sums as Opacus does, and counts."""
@@ -186,7 +186,7 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
 
     def add_noise(self) -> None:
         """Adds the noise of the coming round to the summed gradients, if they are those of its batch."""
-        if self._behind:
+        if self._must_load:
             raise PlanViolated(f"{self.run.folder}: has a run that began before; load_state_dict has to come first")
         self._delivery.check(self.run.round)
         check_same("number of gradients in this step", self._summed, len(self.run.batch.examples))
@@ -216,7 +216,7 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         self._delivery.forget()
         self._is_last_step_skipped = False
         self.zero_grad()
-        self._behind = False
+        self._must_load = False
         if self.after_load is not None:
             self.after_load()
 
@@ -226,7 +226,7 @@ class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradie
 
     def _check_clipping(self) -> None:
         super()._check_clipping()
-        check_same("max_grad_norm of the module", self._wrapped.max_grad_norm, limit(self.run.plan))
+        check_same("max_grad_norm of the module", self._wrapped.max_grad_norm, opacus_clip_norm(self.run.plan))
 
     def accumulate(self) -> None:
         """Sums as Opacus does, and counts."""
@@ -237,7 +237,7 @@ class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradie
         """Nothing: clipping comes with the backward pass."""
 
 
-def limit(plan: Plan) -> float:
+def opacus_clip_norm(plan: Plan) -> float:
     """Returns the norm that Opacus clips to: the plan's, with room for rounding."""
     return plan.clip_norm * (1 - ROUNDING)
 
@@ -340,7 +340,7 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
                 optimizer=optimizer,
                 data_loader=data_loader,
                 noise_multiplier=plan.noise_multiplier,
-                max_grad_norm=limit(plan),
+                max_grad_norm=opacus_clip_norm(plan),
                 criterion=criterion or nn.CrossEntropyLoss(reduction=loss_reduction),
                 loss_reduction=loss_reduction,
                 batch_first=batch_first,
@@ -375,12 +375,12 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         grad_sample_mode: str,
         **_: Any,
     ) -> PlanDPOptimizer:
-        found = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
-        if found not in self.OPTIMIZERS or self._model is None:
-            raise InvalidArgument("module", found.__name__, "distributed training with a plan is not supported")
-        made = self.OPTIMIZERS[found](optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
-        made.after_load = lambda: self.accountant.bind(self.run)  # rounds are counted from there
-        return made
+        kind = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
+        if kind not in self.OPTIMIZERS or self._model is None:
+            raise InvalidArgument("module", kind.__name__, "distributed training with a plan is not supported")
+        private = self.OPTIMIZERS[kind](optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
+        private.after_load = lambda: self.accountant.bind(self.run)  # rounds are counted from there
+        return private
 
     def _prepare_data_loader(self, data_loader: DataLoader[Any], *, batch_first: bool, **_: Any) -> DataLoader[Any]:
         loader = PlanLoader(self.run, data_loader, batch_first)

@@ -96,9 +96,9 @@ class PlanSampler(Sampler[list[int]]):
         self._run, self._delivery = run, delivery
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._give(self._delivery.begin())
+        return self._indices_by_round(self._delivery.begin())
 
-    def _give(self, asked: deque[int]) -> Iterator[list[int]]:
+    def _indices_by_round(self, asked: deque[int]) -> Iterator[list[int]]:
         for batch in self._run.epoch():
             asked.append(batch.round)
             yield batch.examples.tolist()

@@ -22,7 +22,7 @@ from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidFile
 from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed
 from galton.noise.checkpoint import read_state, write_state
-from galton.noise.journal import hold
+from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree
 from galton.plan import Plan, load_plan
 from galton.provenance import now, versions
@@ -39,10 +39,10 @@ class PlanViolated(GaltonError):
     """Training that is not what the plan analysed."""
 
 
-def check_same(what: str, found: Any, planned: Any) -> None:
+def check_same(name: str, value: Any, planned: Any) -> None:
     """Refuses a number that is not the plan's."""
-    if found != planned:
-        raise PlanViolated(f"{what} = {found}: the plan was made for {planned}; train with that, or make another plan")
+    if value != planned:
+        raise PlanViolated(f"{name} = {value}: the plan was made for {planned}; train with that, or make another plan")
 
 
 class TrainingRun:
@@ -102,19 +102,19 @@ class TrainingRun:
             files.make_folder(self.folder, mode=0o700)
         except OSError as error:
             raise InvalidFile(f"{self.folder}: cannot be made ({error.strerror})") from None
-        resumed = self._about.exists()
+        resumed = self._run_file.exists()
         old = any((self.folder / name).exists() for name in ("noise.npz", "noise.journal"))
         if old and not resumed:
-            raise InvalidFile(f"{self._about}: is missing; without it a run cannot go on with its own batches")
+            raise InvalidFile(f"{self._run_file}: is missing; without it a run cannot go on with its own batches")
         self._shapes = jax.eval_shape(lambda tree: tree, params)  # holds on to no array
-        self._strict, self._unsettled = strict, False
-        self._hold = hold(self.folder / "run.lock")
+        self._strict, self._state_taken = strict, False
+        self._lock = open_exclusively(self.folder / "run.lock")
         try:
-            self._open(resumed, seed)
+            self._open_or_begin(resumed, seed)
             key = None if seed is None or old else key_from_seed(seed)
             self._noise = self._open_noise(self.plan.noise(form), key)
         except BaseException:
-            self._hold.close()
+            self._lock.close()
             raise
 
     def _open_noise(self, noise: CorrelatedNoise, key: jax.Array | None = None) -> NoiseRun:
@@ -123,14 +123,14 @@ class TrainingRun:
         return NoiseRun(self.folder, noise, self._shapes, belongs, key, self._strict)
 
     @property
-    def _about(self) -> Path:
+    def _run_file(self) -> Path:
         return self.folder / "run.json"
 
-    def _open(self, resumed: bool, seed: int | None) -> None:
+    def _open_or_begin(self, resumed: bool, seed: int | None) -> None:
         if resumed:
-            body = files.read_json(self._about)
+            body = files.read_json(self._run_file)
             if body.get("format") != FORMAT or body.get("version") != VERSION:
-                raise InvalidFile(f"{self._about}: must be a {FORMAT} of version {VERSION}")
+                raise InvalidFile(f"{self._run_file}: must be a {FORMAT} of version {VERSION}")
             check_same("plan", body["plan"], self.plan.digest)
             check_same("padded_batch_size", body["batches"]["physical"], self.plan.padded_batch_size)
             self._body = body | {"resumptions": body["resumptions"] + 1}
@@ -146,7 +146,7 @@ class TrainingRun:
                 "resumptions": 0,
             }
         self._batches = Batches.resume(self.plan.scheme, self._body["batches"])
-        files.write_text(self._about, files.pretty(self._body), secret=True)
+        files.write_text(self._run_file, files.pretty(self._body), secret=True)
 
     @property
     def round(self) -> int:
@@ -213,7 +213,7 @@ class TrainingRun:
             sum is the same, bit by bit; without it only the batch is compared.
         """
         batch = self.batch
-        self._settle()
+        self._count_state_as_saved()
         noise = self._noise.next(batch.examples, total)
         if self.done:
             self.record()
@@ -227,12 +227,12 @@ class TrainingRun:
             in between leaves the last model with the last state of the noise.
         """
         if write is not None:
-            with files.replacing(self._model(self.round), secret=True) as temporary:
+            with files.replacing(self._model_file(self.round), secret=True) as temporary:
                 write(temporary)
         self._noise.save()
-        self._unsettled = False
+        self._state_taken = False
         for old in self.folder.glob("model-*"):
-            if write is not None and old != self._model(self.round):
+            if write is not None and old != self._model_file(self.round):
                 old.unlink()
         self.record()
 
@@ -245,7 +245,7 @@ class TrainingRun:
         """
         noise = io.BytesIO()
         write_state(noise, self._noise.noise, self._noise.state)
-        self._unsettled = True
+        self._state_taken = True
         return {"plan": self.plan.digest, "batches": dict(self._body["batches"]), "noise": noise.getvalue()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -264,22 +264,22 @@ class TrainingRun:
             raise PlanViolated(f"state: has another noise key than the run in {self.folder}")
         with files.replacing(self.folder / "noise.npz", secret=True) as temporary:
             temporary.write_bytes(state["noise"])
-            self._settle()
+            self._count_state_as_saved()
             self._noise.journal.checkpoint(int(restored.round))
         noise = self._noise.noise
         self._noise.close()
         self._noise = self._open_noise(noise)
 
-    def _settle(self) -> None:
+    def _count_state_as_saved(self) -> None:
         """Has the journal know that the state which was taken before the coming round may be relied on."""
-        if self._unsettled:
+        if self._state_taken:
             self._noise.journal.checkpoint(self.round)
-            self._unsettled = False
+            self._state_taken = False
 
     @property
     def model(self) -> Path | None:
         """The file that `save` wrote for the coming round; None before the first save."""
-        path = self._model(self.round)
+        path = self._model_file(self.round)
         if path.exists():
             return path
         if self.round:
@@ -316,11 +316,11 @@ class TrainingRun:
     def close(self) -> None:
         """Writes the record and lets go of the folder."""
         try:
-            self._settle()
+            self._count_state_as_saved()
             self.record()
         finally:
             self._noise.close()
-            self._hold.close()
+            self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -328,14 +328,14 @@ class TrainingRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._unsettled &= error is None  # what was taken may not have been written
+        self._state_taken &= error is None  # what was taken may not have been written
         self.close()
 
     def _check_not_done(self) -> None:
         if self.done:
             raise PlanViolated(f"round = {self.round}: the plan has {self.rounds} rounds, and all are done")
 
-    def _model(self, turn: int) -> Path:
+    def _model_file(self, turn: int) -> Path:
         return self.folder / f"model-{turn}"
 
 

@@ -55,7 +55,7 @@ def open_run(
     seed: int | None = None,
 ) -> TrainingRun:
     """Opens a run for the trainable parameters of a model; see `TrainingRun` for the arguments."""
-    shapes = {name: _shape(weight) for name, weight in trainable(model).items()}
+    shapes = {name: _placeholder(weight) for name, weight in trainable(model).items()}
     return TrainingRun(
         plan, folder, shapes, examples=examples, clip_norm=clip_norm, form=form, strict=strict, seed=seed
     )
@@ -66,7 +66,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
-def _shape(weight: Tensor) -> NDArray[Any]:
+def _placeholder(weight: Tensor) -> NDArray[Any]:
     dtype = np.float64 if weight.dtype == torch.float64 else np.float32
     return np.broadcast_to(np.zeros((), dtype), tuple(weight.shape))
 
@@ -96,17 +96,17 @@ def clipped_sum(
     limit = positive("clip_norm", clip_norm) * (1 - ROUNDING)
     weights = {name: weight.detach() for name, weight in trainable(model).items()}
 
-    def one(weights: dict[str, Tensor], example: Any) -> Tensor:
+    def example_loss(weights: dict[str, Tensor], example: Any) -> Tensor:
         rows = tree_map(lambda leaf: leaf.unsqueeze(0), example)
         return loss(lambda *args, **named: functional_call(model, weights, args, named), rows)
 
-    gradients = vmap(grad(one), in_dims=(None, 0), randomness="different")
+    gradients_of = vmap(grad(example_loss), in_dims=(None, 0), randomness="different")
     total = {name: torch.zeros_like(weight, dtype=_at_least_single(weight)) for name, weight in weights.items()}
     size = mask.shape[0] if micro_batch_size is None else count("micro_batch_size", micro_batch_size)
     for start in range(0, mask.shape[0], size):
         part = slice(start, start + size)
-        each = gradients(weights, tree_map(lambda leaf, part=part: leaf[part], inputs))
-        _add_clipped(total, each, mask[part], limit)
+        gradients = gradients_of(weights, tree_map(lambda leaf, part=part: leaf[part], inputs))
+        _add_clipped(total, gradients, mask[part], limit)
     return total
 
 
@@ -114,8 +114,8 @@ def _at_least_single(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
-def _add_clipped(total: dict[str, Tensor], each: dict[str, Tensor], mask: Tensor, limit: float) -> None:
-    rows = {name: each[name].to(sums.dtype).reshape(mask.shape[0], sums.numel()) for name, sums in total.items()}
+def _add_clipped(total: dict[str, Tensor], gradients: dict[str, Tensor], mask: Tensor, limit: float) -> None:
+    rows = {name: gradients[name].to(sums.dtype).reshape(mask.shape[0], sums.numel()) for name, sums in total.items()}
     norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in rows.values()]).norm(dim=0)
     usable = mask & norms.isfinite()
     factors = torch.where(usable, limit / norms.clamp(min=limit), 0.0)
@@ -155,12 +155,12 @@ class PrivateOptimizer(Optimizer):
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.run, self._inner, self._model = run, optimizer, model
         self._weights = check_holds(optimizer, model)
-        self._behind = run.begun
+        self._must_load = run.begun
         self._total: dict[str, Tensor] = {}
         self._accumulated = Accumulated(run)
-        self._share()
+        self._share_groups_and_state()
 
-    def _share(self) -> None:
+    def _share_groups_and_state(self) -> None:
         """Groups and state are those of the inner optimiser, so that schedulers see and change the real ones."""
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
 
@@ -209,12 +209,12 @@ class PrivateOptimizer(Optimizer):
         """Goes on from what `state_dict` returned; see `TrainingRun.restore` for what is refused."""
         restore_run(self.run, state_dict)
         self._inner.load_state_dict({name: value for name, value in state_dict.items() if name != STATE})
-        self._share()
+        self._share_groups_and_state()
         self.zero_grad()
-        self._behind = False
+        self._must_load = False
 
     def _check_loaded(self) -> None:
-        if self._behind:
+        if self._must_load:
             raise PlanViolated(f"{self.run.folder}: has a run that began before; load_state_dict has to come first")
 
 
@@ -229,9 +229,9 @@ def check_holds(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Paramete
 
 def check_unchanged(optimizer: Optimizer, model: nn.Module, weights: dict[str, nn.Parameter]) -> None:
     """Refuses a model whose trainable parameters are others than these, and gradients of others in the optimiser."""
-    found = trainable(model)
-    if found.keys() != weights.keys() or any(found[name] is not weight for name, weight in weights.items()):
-        differ = ", ".join(sorted(found.keys() ^ weights.keys())) or "some were replaced"
+    current = trainable(model)
+    if current.keys() != weights.keys() or any(current[name] is not weight for name, weight in weights.items()):
+        differ = ", ".join(sorted(current.keys() ^ weights.keys())) or "some were replaced"
         raise PlanViolated(f"model: other parameters are trainable than when the run was opened ({differ})")
     known = {id(weight) for weight in weights.values()}
     held = [weight for group in optimizer.param_groups for weight in group["params"] if id(weight) not in known]

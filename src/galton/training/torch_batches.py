@@ -58,46 +58,49 @@ def plan_loader(
         `forkserver` unless `multiprocessing_context` says otherwise, for a process with JAX in it should not be forked.
     """
     check_same("examples", len(data), run.plan.examples)  # type: ignore[arg-type]
-    padded = _Padded(data, options.pop("collate_fn", default_collate))
+    padded = _PaddedData(data, options.pop("collate_fn", default_collate))
     if micro_batch_size is not None and run.plan.padded_batch_size % count("micro_batch_size", micro_batch_size):
         remedy = f"must divide the padded batch size, {run.plan.padded_batch_size}"
         raise InvalidArgument("micro_batch_size", micro_batch_size, remedy)
     options["multiprocessing_context"] = worker_context(
         options.get("num_workers", 0), options.get("multiprocessing_context")
     )
-    places: Any = _Places(run, micro_batch_size)  # what it yields goes to the data set, not to the type checker's lists
-    return DataLoader(padded, batch_sampler=places, collate_fn=_as_it_is, **options)
+    # Any: it yields no lists of indices, as the type of `batch_sampler` says, but what `_PaddedData` takes.
+    sampler: Any = _MicroBatchSampler(run, micro_batch_size)
+    return DataLoader(padded, batch_sampler=sampler, collate_fn=_unchanged, **options)
 
 
-def worker_context(workers: int, wanted: Any = None) -> Any:
+def worker_context(workers: int, requested: Any = None) -> Any:
     """Returns how a loader starts its workers: as the user wants, else without forking JAX."""
-    return wanted if wanted is not None or not workers else "forkserver"
+    return requested if requested is not None or not workers else "forkserver"
 
 
-class _Place(NamedTuple):
+class _MicroBatch(NamedTuple):
+    """What a worker of the loader is asked for: micro-batch `part` of `parts`, and its token."""
+
     batch: Batch
     part: int
     parts: int
     token: str
 
 
-class _Places(Sampler[_Place]):
+class _MicroBatchSampler(Sampler[_MicroBatch]):
     """The coming batches of a run, cut into micro-batches."""
 
     def __init__(self, run: TrainingRun, micro_batch_size: int | None) -> None:
         self._run, self._size = run, micro_batch_size or run.plan.padded_batch_size
 
-    def __iter__(self) -> Iterator[_Place]:
+    def __iter__(self) -> Iterator[_MicroBatch]:
         for batch in self._run.epoch():
             parts = batch.micro_batches(self._size)
             for number, part in enumerate(parts):
-                yield _Place(part, number, len(parts), self._run.token(part))
+                yield _MicroBatch(part, number, len(parts), self._run.token(part))
 
     def __len__(self) -> int:
         return self._run.plan.bins * (self._run.plan.padded_batch_size // self._size)
 
 
-class _Padded(Dataset[Any]):
+class _PaddedData(Dataset[Any]):
     """Collates and pads in the worker."""
 
     def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
@@ -106,27 +109,28 @@ class _Padded(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self._data[index]
 
-    def __getitems__(self, place: _Place) -> PaddedBatch:
-        batch = place.batch
+    def __getitems__(self, micro_batch: _MicroBatch) -> PaddedBatch:
+        batch = micro_batch.batch
         members = batch.examples.tolist()
-        taken = [self._data[index] for index in members or [0]]  # an empty batch takes shapes only
+        items = [self._data[index] for index in members or [0]]  # an empty batch takes shapes only
 
         def pad(leaf: Any) -> Tensor:
             shape = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
-            if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(taken),):
+            if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(items),):
                 raise PlanViolated(
-                    f"collate_fn: gave {shape} for {len(taken)} examples; it must give tensors with one row for each, "
+                    f"collate_fn: gave {shape} for {len(items)} examples; it must give tensors with one row for each, "
                     "as their first axis, and leave none out"
                 )
             fixed = leaf.new_zeros((batch.padded_batch_size, *leaf.shape[1:]))
             fixed[: len(members)] = leaf[: len(members)]
             return fixed
 
-        rows = tree_map(pad, self._collate(taken))
-        return PaddedBatch(rows, torch.from_numpy(batch.mask.copy()), batch.round, place.part, place.parts, place.token)
+        rows = tree_map(pad, self._collate(items))
+        mask = torch.from_numpy(batch.mask.copy())
+        return PaddedBatch(rows, mask, batch.round, micro_batch.part, micro_batch.parts, micro_batch.token)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
@@ -146,16 +150,16 @@ class Accumulated:
         """Begins anew, with any round."""
         self._round = -1
         self._planned: list[Batch] = []
-        self._come = 0
+        self._received = 0
 
     def check(self, batch: PaddedBatch) -> None:
         """Refuses all but the next micro-batch of the coming round."""
         check_same("round of the batch", batch.round, self._run.round)
-        if not self._come:
+        if not self._received:
             self._cut(batch.parts)
         self._check_round()
         check_same("number of micro-batches", batch.parts, len(self._planned))
-        check_same("micro-batch", batch.part, self._come)
+        check_same("micro-batch", batch.part, self._received)
         planned = self._planned[batch.part]
         known = hmac.compare_digest(batch.token, self._run.token(planned))
         if not known or not torch.equal(batch.mask.cpu(), torch.from_numpy(planned.mask.copy())):
@@ -165,11 +169,11 @@ class Accumulated:
 
     def add(self) -> None:
         """Notes that what was checked is about to be summed."""
-        self._come += 1
+        self._received += 1
 
     def check_complete(self) -> None:
         """Refuses a step before the coming round, and no other, has come in full."""
-        if not self._come or self._come != len(self._planned):
+        if not self._received or self._received != len(self._planned):
             raise PlanViolated(f"step: the batch of round {self._run.round} has not been accumulated, or not all of it")
         self._check_round()
 
