@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
 from galton.batching.laws import RandomBin
-from galton.batching.words import BLOCK, Words
+from galton.batching.randomness import BLOCK, Words
 from galton.errors import count
 from galton.strategies.base import Strategy
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from galton import files
 from galton.batching.laws import Law
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count
 from galton.guarantee import Adjacency
 from galton.strategies.base import Strategy

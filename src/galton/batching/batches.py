@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from galton.batching.base import Members, Scheme
-from galton.batching.fixed import Batch, fixed_batch
+from galton.batching.batch import Batch, fixed_batch
 from galton.batching.overflow import smallest_padded_batch_size
-from galton.batching.words import Words, check_seed
+from galton.batching.randomness import Words, check_seed
 from galton.errors import InvalidArgument, count
 
 FORMAT = "galton-batches"

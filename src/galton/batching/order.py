@@ -10,7 +10,7 @@ import numpy as np
 
 from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
 from galton.batching.laws import KnownBin, Law, OncePerEpoch
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count
 from galton.strategies.base import Strategy
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from galton.batching.balls_in_bins import MOST_BINS, grouped
 from galton.batching.base import IndexArray, Scheme, check_examples
 from galton.batching.laws import Coins, GroupCoins, Law
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count, positive
 from galton.strategies.base import Strategy
 

@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 
 from galton import files
-from galton.batching.words import BLOCK, Words, check_seed
+from galton.batching.randomness import BLOCK, Words, check_seed
 from galton.errors import InvalidFile, count
 
 INDEX = "shuffled.json"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from galton.batching.base import IndexArray, Scheme, check_examples
 from galton.batching.laws import Renewal
 from galton.batching.poisson import gaps
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count, positive
 from galton.strategies.base import Strategy
 from galton.strategies.sensitivity import min_separation_sensitivity

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from galton.batching.balls_in_bins import BallsInBins, bin_sizes
 from galton.batching.base import IndexArray
 from galton.batching.batches import Batches
-from galton.batching.fixed import Batch
-from galton.batching.words import Words
+from galton.batching.batch import Batch
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument
 
 Item = TypeVar("Item")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from galton.batching.base import IndexArray
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count
 
 
