@@ -18,7 +18,7 @@ from galton.errors import InvalidArgument
 
 SEED_BYTES = 32
 BLOCK = 1 << 16
-"""Words drawn at a time where there is one for every example."""
+"""Words drawn at a time where every example needs one."""
 
 
 def fresh_seed() -> str:
@@ -75,7 +75,7 @@ class Words:
 
 
 def _scale_down(words: NDArray[np.uint32], limit: int) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """Returns words * limit / 2^32, rounded down, and where that is not fair."""
+    """Returns words * limit / 2^32, rounded down, and the places at which that is not uniform."""
     product = np.multiply(words, limit, dtype=np.uint64)
     unfair = np.flatnonzero(product.astype(np.uint32) < 2**32 % limit)
     return (product >> np.uint64(32)).astype(np.uint32), unfair

@@ -1,7 +1,7 @@
-"""A uniform shuffle of records that do not fit in memory: to files by random shard, then every shard by itself.
+"""A uniform shuffle of records that do not fit in memory: each goes to a random shard, then each shard is shuffled.
 
-Independent uniform shards, and a uniform order within each, make a uniform order of all: given the counts, every
-arrangement is equally likely. Memory is one shard.
+Independent uniform shards and a uniform order within each shard make a uniform order of all records: given the counts,
+every arrangement is equally likely. One shard at a time is held in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ FORMAT = "galton-shuffled-records"
 
 @dataclass(frozen=True)
 class ShuffledRecords:
-    """Records in random order, in shard files of one folder; `open_pass` is what `batching.stream` reads from."""
+    """Records in random order, in the shard files of a folder; `batching.stream` reads from `open_pass`.
+
+    Attributes:
+      folder: holds the shards and their index.
+      sizes: number of records in each shard.
+    """
 
     folder: Path
     sizes: tuple[int, ...]
@@ -34,7 +39,14 @@ class ShuffledRecords:
         return sum(self.sizes)
 
     def open_pass(self, start: int = 0) -> Iterator[bytes]:
-        """Yields the records from position `start` on; whole shards before it are not opened."""
+        """Yields the records from a position on; shards that lie before it are not opened.
+
+        Args:
+          start: position of the first record.
+
+        Yields:
+          The records in their shuffled order.
+        """
         for shard, size in enumerate(self.sizes):
             if start >= size:
                 start -= size
@@ -49,13 +61,23 @@ class ShuffledRecords:
 def shuffle_records(
     records: Iterable[bytes], folder: str | Path, shards: int = 64, seed: str | int | None = None
 ) -> ShuffledRecords:
-    """Writes `records` to `folder` in uniformly random order. The order is a secret, as the batches are.
+    """Writes records to a folder in uniformly random order, for `StreamingBallsInBins`. Keep the order secret.
 
     Args:
       records: the data, read once.
-      folder: where the shards go; needs as much space as the data, twice while it runs.
-      shards: files; one at a time is held in memory. At most a few hundred, as all are open at once.
-      seed: of the shuffle; None takes the operating system's entropy. Take another one than for the batches.
+      folder: where the shards are written; new or empty. It needs as much space as the data, twice that while it runs.
+      shards: number of files. One at a time is held in memory, but all are open at once: take at most a few hundred.
+      seed: of the shuffle; by default from the operating system. It must not be the seed of the batches.
+
+    Returns:
+      The shuffled records; `open_records` opens them again later.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     shuffled = shuffle_records([b"a", b"b", b"c"], folder, shards=2)
+      ...     len(shuffled), sorted(shuffled.open_pass())
+      (3, [b'a', b'b', b'c'])
     """
     folder, words = Path(folder), Words(check_seed(seed))
     count("shards", shards, at_most=1000)
@@ -74,7 +96,14 @@ def shuffle_records(
 
 
 def open_records(folder: str | Path) -> ShuffledRecords:
-    """Opens a folder that `shuffle_records` wrote."""
+    """Opens a folder that `shuffle_records` wrote.
+
+    Args:
+      folder: the folder.
+
+    Returns:
+      The shuffled records; `len` is their number, `open_pass` reads them.
+    """
     path = Path(folder) / INDEX
     body = files.read_json(path)
     sizes = body.get("sizes")
@@ -84,6 +113,7 @@ def open_records(folder: str | Path) -> ShuffledRecords:
 
 
 def _write_shards(records: Iterable[bytes], folder: Path, shards: int, words: Words) -> list[int]:
+    """Writes each record to a random shard; returns the number of records in each."""
     sizes = [0] * shards
     with ExitStack() as stack:
         parts = [stack.enter_context(_shard_path(folder, shard).open("wb")) for shard in range(shards)]

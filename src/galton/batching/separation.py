@@ -1,4 +1,4 @@
-"""b-min-separation batches: Poisson, except that who has just taken part rests."""
+"""b-min-separation batches: Poisson sampling in which an example that has just taken part rests."""
 
 from __future__ import annotations
 
@@ -19,19 +19,25 @@ from galton.strategies.sensitivity import min_separation_sensitivity
 
 @dataclass(frozen=True)
 class MinSeparation(Scheme):
-    """An example that took part rests for separation - 1 rounds, then takes part with a fixed probability a round.
+    """Poisson sampling with rests: after taking part an example sits out the next `separation` - 1 rounds.
 
-    The process is stationary from the first round on. With batch_size = examples / separation it is balls-in-bins.
+    After its rest an example takes part in each round with the same probability. The process is stationary from the
+    first round on. With batch_size = examples / separation it is balls-in-bins. No accountant of galton covers this
+    scheme; it is here for comparison. (arXiv 2602.09338, which jax-privacy follows, analyses it by Monte Carlo.)
 
-    Args:
-      examples: number of examples.
-      batch_size: expected size of a batch, at most examples / separation.
-      separation: two rounds of one example are at least so far apart.
+    Attributes:
+      examples: number of examples in the data set; public.
+      batch_size: expected batch size, at most examples / separation.
+      separation: least number of rounds between two participations of an example.
       rounds: batches in the whole run.
 
-    Formal guarantees of a realisation:
-      - Examples are independent of each other. No accountant of galton covers this scheme; it is here to compare.
-        (arXiv 2602.09338, which jax-privacy follows, analyses it by Monte Carlo.)
+    Formal guarantee: examples are independent of each other.
+
+    Example:
+      >>> from galton import Batches
+      >>> batches = Batches(MinSeparation(examples=100, batch_size=20, separation=4, rounds=8), seed=1)
+      >>> set(batches.at(0).examples) & set(batches.at(3).examples)  # three rounds later all still rest
+      set()
     """
 
     kind: ClassVar[str] = "min-separation"
@@ -72,7 +78,7 @@ class MinSeparation(Scheme):
 
     @property
     def sampling_probability(self) -> float:
-        """Probability to take part for an example that does not rest."""
+        """Probability that an example that is not resting takes part in a given round."""
         return min(1.0, 1 / (self.examples / self.batch_size - self.separation + 1))
 
     @property
@@ -97,7 +103,7 @@ class MinSeparation(Scheme):
 
 @dataclass(eq=False)
 class Renewals:
-    """Each example's next round, in a calendar: O(examples) memory. Going back replays from the start."""
+    """A calendar of every example's next round: O(examples) memory. Going back replays from the start."""
 
     scheme: MinSeparation
     words: Words
