@@ -1,7 +1,7 @@
 """A noise state as one file: written whole or not at all, checked by hash, readable by its owner only (it has the key).
 
-The file is a NumPy .npz. It loads only into the noise it was saved from: same strategy, deviation and form, and
-parameters of the same shapes.
+The file is a NumPy .npz. It loads only for the noise that it was saved from: the same strategy, standard deviation and
+form, and parameters of the same shapes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,24 @@ VERSION = 1
 
 
 def save_state(path: str | Path, noise: CorrelatedNoise, state: NoiseState) -> None:
-    """Writes the state to one file; a failure leaves the old file as it was."""
+    """Writes a noise state to one file, readable by its owner only: it has the secret key.
+
+    The file is written whole or not at all; a failure leaves an older file as it was.
+
+    Args:
+      path: file to write.
+      noise: the noise that the state belongs to.
+      state: the state before the next round.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import CorrelatedNoise, identity, load_state
+      >>> noise, params = CorrelatedNoise(identity(4), stddev=1.0), {"w": np.zeros(3, np.float32)}
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     save_state(f"{folder}/noise.npz", noise, noise.init(params))
+      ...     int(load_state(f"{folder}/noise.npz", noise, params).round)
+      0
+    """
     with files.replacing(Path(path), secret=True) as temporary, temporary.open("wb") as file:
         write_state(file, noise, state)
 
@@ -40,7 +57,18 @@ def write_state(file: IO[bytes], noise: CorrelatedNoise, state: NoiseState) -> N
 
 
 def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseState:
-    """Reads a state that `save_state` wrote for this noise and for parameters of these shapes."""
+    """Reads a noise state that `save_state` wrote; raises `InvalidFile` if it was changed or belongs to other noise.
+
+    Loading alone does not keep a round from getting its noise twice: `NoiseRun` does, with its journal.
+
+    Args:
+      path: file to read.
+      noise: the noise that it was saved for: same strategy, standard deviation and form.
+      params: the model's parameters, for their shapes.
+
+    Returns:
+      The state before the next round.
+    """
     try:
         content = Path(path).read_bytes()
     except OSError as error:
