@@ -1,4 +1,4 @@
-"""A plan on disk: plan.json, strategy.json and SHA256SUMS, in which any changed byte is noticed."""
+"""A plan on disk: plan.json, strategy.json and SHA256SUMS, by which any changed byte is noticed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAN, STRATEGY, SUMS = "plan.json", "strategy.json", "SHA256SUMS"
 
 
 def check_free(folder: str | Path) -> Path:
-    """Refuses a place where something else is, before the work begins."""
+    """Returns the folder; raises `InvalidFile`, before any work begins, if no plan can be written there."""
     target = Path(folder)
     try:
         taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
@@ -30,7 +30,15 @@ def check_free(folder: str | Path) -> Path:
 
 
 def save_plan(plan: Plan, folder: str | Path) -> Path:
-    """Writes the plan to a new folder, whole or not at all; `sha256sum -c SHA256SUMS` checks it without galton."""
+    """Writes a plan to a new folder, whole or not at all; `sha256sum -c SHA256SUMS` checks it without galton.
+
+    Args:
+      plan: the plan; it is checked first.
+      folder: where to write it; must be new or empty.
+
+    Returns:
+      The folder.
+    """
     target = check_free(folder)
     plan.check()
     with files.new_folder(target) as staging:
@@ -41,7 +49,25 @@ def save_plan(plan: Plan, folder: str | Path) -> Path:
 
 
 def load_plan(folder: str | Path) -> Plan:
-    """Reads a plan; one in which any byte was changed, or whose parts do not belong together, is refused."""
+    """Reads a plan that `save_plan` wrote; raises `InvalidFile` if a byte was changed or parts do not fit together.
+
+    Args:
+      folder: the folder of the plan.
+
+    Returns:
+      The plan. Its evidence was checked against its claim; `verify_plan` proves the claim again.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     load_plan(save_plan(plan, f"{folder}/plan")).digest == plan.digest
+      True
+    """
     source = Path(folder)
     try:
         claimed = (source / SUMS).read_text()
