@@ -1,4 +1,4 @@
-"""The accountant's samples on more than one machine: the same chunks, computed by the workers of a Dask cluster.
+"""The accountant's samples on several machines: the same chunks, computed by the workers of a Dask cluster.
 
     dask scheduler                          on one machine
     dask worker tcp://scheduler:8786        on each of the others, with galton[cluster] installed
@@ -6,8 +6,8 @@
 
 A chunk is a function of sampler, seed and index (up to rounding, which the samplers' slack covers), and chunks are used
 in their order. So it does not matter for the guarantee which worker computes a chunk, whether it is computed twice, or
-when it arrives: a worker that dies costs time. The workers are trusted: one that makes up its samples makes up the
-guarantee.
+when it arrives: a worker that dies costs time only. The workers are trusted: one that returns invented samples
+invalidates the guarantee.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from galton.sampling.base import Draw, Sampler
 from galton.sampling.schedule import Pool, Submit
 
 PATIENCE = 60.0
-"""Seconds that a cluster may be without a single worker."""
+"""Seconds for which a cluster may be without a single worker."""
 ANSWER = 10.0
-"""Seconds in which a scheduler must answer the first call."""
+"""Seconds within which a scheduler must answer the first call."""
 RETRIES = 3
 _POLL = 5.0
+"""Seconds between two looks at whether any workers are left."""
 
 
 class ClusterError(GaltonError, RuntimeError):
-    """The cluster did not deliver."""
+    """Raised when the cluster fails, has no workers left, or runs other versions of the packages."""
 
 
 class DaskPool(Pool):
     """The workers of a Dask cluster, as a pool that `Options.workers` takes."""
 
     def __init__(self, client: Any) -> None:
-        """Wraps a `distributed.Client`, which remains its owner's to close."""
+        """Wraps a `distributed.Client`, which the caller has to close."""
         self._client = client
 
     @property
     def width(self) -> int:
-        # Of all workers; they may come and go.
+        # The threads of all workers there are now; workers may come and go.
         with _as_cluster_errors():
             return max(1, sum(self._client.nthreads().values()))
 
@@ -65,7 +66,7 @@ class DaskPool(Pool):
         try:
             yield submit
         finally:
-            with suppress(Exception):  # a cluster that is gone has let go of it
+            with suppress(Exception):  # a cluster that is gone holds it no more
                 remote_sampler.release()
 
 
@@ -93,24 +94,24 @@ class _Chunk:
         return draw
 
     def cancel(self) -> None:
-        """Says that nobody waits for it any more; whether that is heard does not matter."""
+        """Tells the cluster that the chunk is no longer needed; it does not matter if that fails."""
         with suppress(Exception):
             self._future.cancel()
 
 
 def _identity(sampler: Sampler) -> Sampler:
-    """Brings the sampler to a worker."""
+    """Returns the sampler: as a task of the cluster, this puts it on a worker."""
     return sampler
 
 
 def _draw_chunk(sampler: Sampler, seed: int, index: int) -> tuple[Draw, dict[str, str]]:
-    """What a worker does."""
+    """Runs on a worker: returns a chunk, and the versions of the packages that computed it."""
     return sampler.draw(seed, index), versions()
 
 
 @contextmanager
 def _as_cluster_errors() -> Iterator[None]:
-    """Makes one line of whatever goes wrong over there."""
+    """Turns whatever goes wrong on the cluster into a `ClusterError` of one line."""
     try:
         yield
     except GaltonError:
@@ -126,10 +127,17 @@ def _check_versions(worker_versions: dict[str, str]) -> None:
 
 @contextmanager
 def connect(address: str) -> Iterator[DaskPool]:
-    """Connects to a running Dask scheduler, e.g. tcp://host:8786 (or tls://, with Dask's own configuration).
+    """Connects to a running Dask cluster, whose workers then draw the accountant's samples.
 
-    with connect("tcp://host:8786") as pool:
-        galton.certify(pair, epsilon=1.0, delta=1e-5, options=galton.Options(workers=pool))
+    Args:
+      address: of the scheduler, such as tcp://host:8786; or tls://, with certificates in Dask's own configuration.
+
+    Yields:
+      The pool of workers, for `Options.workers`.
+
+    Example:
+        with connect("tcp://host:8786") as pool:
+            galton.certify(pair, epsilon=1.0, delta=1e-5, options=galton.Options(workers=pool))
     """
     try:
         from distributed import Client
@@ -155,7 +163,7 @@ def connect(address: str) -> Iterator[DaskPool]:
 
 
 def _check_address(address: str) -> None:
-    """Refuses what is not an address at all; Dask itself would leave half a client behind."""
+    """Raises `InvalidArgument` for what is no address; Dask itself would leave a half-open client behind."""
     try:
         parts = urlsplit(address)
         complete = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port

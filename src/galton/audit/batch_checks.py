@@ -1,4 +1,4 @@
-"""Are the batches what was analysed? Every example where it belongs, and bins as independent throws make them."""
+"""Checks whether batches are as analysed: every example where it belongs, bins independent and uniform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RARE = 1e-6
 
 
 class BatchTally:
-    """Counts over all realisations of an audit, and what they say."""
+    """Counts over all realisations of an audit, and the findings that follow from them."""
 
     def __init__(self, plan: Plan) -> None:
         scheme = plan.scheme
@@ -30,7 +30,7 @@ class BatchTally:
         self._times: Ints = np.zeros(plan.rounds + 1, np.int64)
 
     def add(self, participation: Participation) -> None:
-        """Takes in more realisations."""
+        """Adds more realisations to the counts."""
         self._realisations += participation.sizes.shape[0]
         places, counts = participation.places(self._cycle), participation.counts()
         self._wrong += self._violations(participation, places, counts)
@@ -52,7 +52,7 @@ class BatchTally:
         return np.concatenate((cells, participation.examples - cells.sum(axis=1, keepdims=True)), axis=1)
 
     def _violations(self, participation: Participation, places: Ints, counts: Ints) -> int:
-        """How often something is not as it always must be."""
+        """Returns how often a property that must always hold does not."""
         kept = participation.sizes - participation.truncated
         cut = participation.truncated > 0
         violations = int(not participation.in_order)
@@ -75,7 +75,7 @@ class BatchTally:
         return violations + int((absent & complete[owner]).sum())
 
     def findings(self) -> list[Finding]:
-        """Returns what the counts say."""
+        """Returns the findings that follow from the counts."""
         plan, scheme = self._plan, self._plan.scheme
         where = "one group" if self._coins else "exactly one bin, the same one in every epoch"
         words = f"every example is in {where}, and once in a batch at most"
@@ -107,7 +107,7 @@ class BatchTally:
         return chi_square("batches uniformity", value, mean, variance, "all bins are equally likely")
 
     def _participations(self) -> Finding:
-        """How often examples take part, against the mixture of binomials over the groups."""
+        """Tests how often examples take part, against the mixture of binomials over the groups."""
         scheme = self._plan.scheme
         returns = np.bincount(np.arange(scheme.rounds) % self._cycle, minlength=self._cycle)
         law = sum(_binomial_law(int(n), scheme.sampling_probability, self._times.size) for n in returns) / self._cycle

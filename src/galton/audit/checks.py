@@ -17,7 +17,14 @@ FALSE_ALARM = 1e-4
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found: p_value is the probability of as much under a correct system; 0 or 1 where it is exact."""
+    """The result of one check.
+
+    Attributes:
+      name: of the check.
+      statistic: what was measured.
+      p_value: probability of a result as extreme under a correct system; 0 or 1 for exact checks.
+      words: what is checked.
+    """
 
     name: str
     statistic: float
@@ -27,7 +34,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A finding with the verdict."""
+    """A finding with its verdict.
+
+    Attributes:
+      name: of the check.
+      statistic: what was measured; -1 if it is not finite.
+      p_value: probability of a result as extreme under a correct system; 0 or 1 for exact checks.
+      threshold: the check fails if the p-value is below this.
+      passed: the verdict.
+      words: what is checked.
+    """
 
     name: str
     statistic: float
@@ -38,10 +54,10 @@ class Check:
 
 
 def judge(findings: Sequence[Finding]) -> tuple[Check, ...]:
-    """Passes what is not too unlikely; NaN never passes.
+    """Passes the findings that are not too unlikely; NaN never passes.
 
-    Formal guarantee: if every p-value is one (up to the asymptotics of the Kolmogorov and chi-square distributions), a
-    correct system fails any check with probability at most FALSE_ALARM.
+    Formal guarantee: if every p-value is valid (up to the asymptotics of the Kolmogorov and chi-square distributions),
+    a correct system fails any check with probability at most FALSE_ALARM.
     """
     threshold = FALSE_ALARM / len(findings)
     return tuple(
@@ -58,7 +74,7 @@ def judge(findings: Sequence[Finding]) -> tuple[Check, ...]:
 
 
 def exact(name: str, violations: int, words: str) -> Finding:
-    """A property that holds always or not at all."""
+    """Checks a property that must hold without exception."""
     return Finding(name, float(violations), 0.0 if violations else 1.0, words)
 
 

@@ -1,4 +1,4 @@
-"""Is the noise what was analysed? Decoded by C it must be white: independent standard normals."""
+"""Checks whether the noise is as analysed: decoded by C it must be white, independent standard normals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from galton.audit.checks import Finding, chi_square
 from galton.errors import FloatArray
 
 MOST = 1 << 21
-"""Values looked at."""
+"""The most values that are tested."""
 MOST_VECTORS = 1024
-"""Coordinates compared with each other."""
+"""The most coordinates that are compared with each other."""
 
 
 def noise_findings(z: FloatArray) -> list[Finding]:
@@ -42,7 +42,7 @@ def noise_findings(z: FloatArray) -> list[Finding]:
 
 
 def _largest_round(z: FloatArray) -> Finding:
-    """The round whose variance is most unlikely, times the number of rounds."""
+    """Tests the variance of the least likely round, with a p-value for all rounds together."""
     coordinates = z.shape[1]
     by_round = [chi_square("", float(value), coordinates, 2 * coordinates, "") for value in np.square(z).sum(axis=1)]
     least = min(by_round, key=lambda finding: finding.p_value)

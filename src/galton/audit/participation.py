@@ -1,4 +1,4 @@
-"""Who took part when, in several realisations of the real batches, and which of them carry a canary."""
+"""Which examples took part in which rounds, in several realisations of the real batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Participation:
       member, turn: one entry per participation, in no order.
       sizes: (realisations, rounds), those left out included.
       truncated: (realisations, rounds), how many were left out.
-      in_order: whether the batches said that they were for rounds 0, 1, 2, ...
+      in_order: whether the batches were those of rounds 0, 1, 2, ..., by their own account.
     """
 
     examples: int

@@ -1,4 +1,4 @@
-"""One real run as many independent trials: every watched example has a parameter, and so noise, of its own."""
+"""One real run as many independent trials: each example with a canary has a parameter, and so noise, of its own."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MOST_COORDINATES = 1 << 19
 BLOCK = 64
 """Rounds handled at a time."""
 SPEED = 2e7
-"""Coordinates times rounds that are audited in a second, roughly: it only sets how often the clock is looked at."""
+"""Coordinates times rounds that are audited in a second, roughly: it only sets how often the clock is read."""
 PER_BATCH = 5e-5
 """Seconds that a batch takes, roughly."""
 SILENT, MOST_SILENT = 4, 16
-"""Coordinates for each one with a canary, at least and at most, where those without need no batches: what is rare is
-false positives."""
+"""Fewest and most coordinates per canary, where coordinates without a canary need no batches: they show false
+positives, which are rare."""
 MOST_PARTICIPATIONS = 1 << 27
 """Entries of the lists of who took part when, at most."""
 RUNS = 12
-"""Runs that the time is meant for."""
+"""Number of runs into which the time is divided."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,14 @@ def run_once(
     Args:
       plan: what should run.
       system: what runs.
-      attack: how the outcome is looked at.
+      attack: turns the outcome into log likelihood ratios.
       shape: how large the run is.
-      random: of the auditor, for which examples to watch.
+      random: of the auditor; chooses the examples with a canary.
       seeded: whether the system gets seeds from `random`, or takes its own.
-      sampled: of how many coordinates the noise is handed back.
+      sampled: number of coordinates whose noise is returned.
+
+    Returns:
+      The log likelihood ratios of the run, and what else the checks need.
     """
 
     def seed() -> int | None:
@@ -159,7 +162,7 @@ def run_once(
 
 
 def _guess_missing_groups(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
-    """Bins or groups; one that was never seen gets the group that it has by chance, given that it was not seen."""
+    """Returns bins or groups; an example that never took part gets a random one, drawn conditionally on that."""
     weights = np.ones(period_of(plan.scheme))
     if plan.scheme.sampling_probability < 1:
         returns = np.bincount(np.arange(plan.rounds) % weights.size, minlength=weights.size)
@@ -170,7 +173,10 @@ def _guess_missing_groups(plan: Plan, places: Ints, random: np.random.Generator)
 
 
 def _always_took_part(plan: Plan, participation: Participation, watched: Ints, places: Ints) -> NDArray[np.bool_]:
-    """Who took part whenever they should; with coins that cannot be told where anyone was left out."""
+    """Returns which watched examples took part whenever they should.
+
+    Where examples are sampled this is known only for realisations in which nothing was truncated.
+    """
     if plan.scheme.sampling_probability < 1:
         return np.asarray(participation.truncated.sum(axis=1)[watched // plan.examples] == 0)
     cycle = period_of(plan.scheme)
@@ -179,5 +185,5 @@ def _always_took_part(plan: Plan, participation: Participation, watched: Ints, p
 
 
 def noise_sample(rounds: int, most: int) -> int:
-    """Returns of how many coordinates the noise is looked at by itself."""
+    """Returns the number of coordinates whose noise is tested by itself."""
     return max(2, math.floor(most / rounds))

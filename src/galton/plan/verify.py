@@ -52,12 +52,14 @@ def verify_plan(plan: Plan, options: Options | None = None, ledger: Ledger | Non
       Whether the claim was proved, and how.
 
     Example:
-      >>> from galton import Guarantee, make_plan
+      >>> import tempfile
+      >>> from galton import Guarantee, load_plan, make_plan, save_plan
       >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
       >>> plan = make_plan(
       ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
       ... )
-      >>> verify_plan(plan).accepted  # this accountant calculates
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     verify_plan(load_plan(save_plan(plan, f"{folder}/plan"))).accepted
       True
     """
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How the noise of a run hangs together: C^-1 C^-T between chosen rounds, never as an n x n matrix."""
+"""The correlation of the noise between rounds: C^-1 C^-T for chosen rounds, never as an n x n matrix."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WINDOW = 40
 _LAGS = 40
 _PLACES = 30
 _FEW = 200
-"""Runs up to this length are looked at in every round."""
+"""Runs up to this length are shown in every round."""
 _MOST_ROUNDS = 12_000
 _FIRST_ROUNDS = 4096
-"""Of a longer run than _MOST_ROUNDS, so many rounds are looked at."""
+"""Number of rounds that are shown of a run longer than _MOST_ROUNDS."""
 _MOST_RECTANGULAR = 2000
 _ENTRIES = 1 << 22
 """Entries of C held at a time."""
@@ -47,7 +47,7 @@ class Correlation:
 
     @property
     def independent(self) -> bool:
-        """Whether no round looked at has to do with another."""
+        """Whether the noise of every round shown is independent of that of all others."""
         others = self.window - np.diag(self.window.diagonal())
         return not others.any() and not self.with_last[1:].any()
 

@@ -16,7 +16,7 @@ REACH = 1.5
 
 
 def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | None = None, points: int = 19) -> Curve:
-    """Returns the curve of a plan; one that was computed before comes from the cache.
+    """Returns the privacy curve of a plan, from the cache if it was computed before.
 
     Formal guarantee: `uppers` are upper bounds on delta under the plan's adjacency, if the run follows the plan:
     with certainty, or all at once with the probability that `words` names.
@@ -25,7 +25,10 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
       plan: the plan.
       options: seed, workers and progress, for batches whose curve is sampled.
       cache: where curves are kept (default: the user's).
-      points: epsilons of the curve; the plan's own is one of them if points - 1 is a multiple of 3.
+      points: number of epsilons on the curve; the plan's own is one of them if points - 1 is a multiple of 3.
+
+    Returns:
+      The curve, from epsilon 0 to REACH times the plan's.
     """
     options, guarantee = options or Options(), plan.guarantee
     cache = cache or default_cache()

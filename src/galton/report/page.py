@@ -28,11 +28,14 @@ _SECTIONS = {
 
 
 def render(plan: Plan, curve: Curve) -> str:
-    """Returns the page of a plan.
+    """Returns the report of a plan as one HTML page.
 
     Args:
       plan: the plan.
       curve: its privacy curve (`privacy_curve`).
+
+    Returns:
+      The page.
     """
     title = f"Privacy report: ε = {short(plan.guarantee.epsilon)}, δ = {short(plan.guarantee.delta)}"
     parts = [_meaning(plan, curve), _evidence(plan), _curves(plan, curve), _noise(plan), _batches(plan)]
@@ -272,7 +275,7 @@ def _settings(plan: Plan) -> str:
 
 
 def _readable_time(text: str) -> str:
-    """A time of `provenance.now` as people write it."""
+    """Returns a time of `provenance.now` in the form that people write it."""
     return text.replace("T", " ").replace("+00:00", " UTC")
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from galton.plots import pyplot
 
 INK, MUTED, GRID, FIRST, SECOND, THIRD = (f"#0a0b0{digit}" for digit in range(1, 7))
-"""Stand-ins for the colours of the page, which differ by day and night."""
+"""Stand-ins for the colours of the page, which differ between light and dark mode."""
 _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -72,7 +72,8 @@ def inline(figure: Any, name: str, title: str, description: str) -> str:
     Args:
       figure: what was drawn.
       name: starts every id in it, so that no two figures of a page clash.
-      title, description: what somebody is told who does not see it.
+      title: for those who cannot see the figure.
+      description: of what it shows, for the same readers.
     """
     import matplotlib
 

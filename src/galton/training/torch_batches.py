@@ -1,4 +1,4 @@
-"""The batches of a run for PyTorch: padded, cut into micro-batches, loaded by workers, recognised on their return."""
+"""The batches of a run for PyTorch: padded, cut into micro-batches, loaded by workers, recognised when they return."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from galton.training.run import PlanViolated, TrainingRun, check_same
 
 
 class PaddedBatch(NamedTuple):
-    """A batch, or a micro-batch of it, as tensors of fixed shapes.
+    """A batch of a run, or one of its micro-batches, as tensors of fixed shapes; `plan_loader` yields them.
 
     Attributes:
-      inputs: what the data set gives, collated; rows that are padding are zero.
+      inputs: the collated items of the data set; zero where there is padding.
       mask: True where there is an example.
-      round: of the run.
-      part: which micro-batch of the round this is, of `parts`.
-      parts: micro-batches of a round.
-      token: tells the run which examples these are, see `TrainingRun.token`.
+      round: the round of the run.
+      part: number of the micro-batch within its round, from 0 to `parts` - 1.
+      parts: number of micro-batches in a round.
+      token: by which the run recognises the examples, see `TrainingRun.token`.
     """
 
     inputs: Any
@@ -37,25 +37,28 @@ class PaddedBatch(NamedTuple):
 
     @property
     def last(self) -> bool:
-        """Whether the round is complete with this one."""
+        """Whether this is the last micro-batch of its round."""
         return self.part == self.parts - 1
 
 
 def plan_loader(
     run: TrainingRun, data: Dataset[Any], micro_batch_size: int | None = None, **options: Any
 ) -> DataLoader[PaddedBatch]:
-    """Returns a loader whose every pass gives the batches from the coming round to the end of its epoch.
+    """Returns a data loader for a run: each pass yields the batches from the next round to the end of its epoch.
 
-    A pass after the last planned round is refused. Batches have fixed shapes: so many rows as the padded batch size,
-    those that are padding zero and masked.
+    All batches have the same shapes: as many rows as the padded batch size, of which padding is zero and masked. A pass
+    after the last planned round raises `PlanViolated`.
 
     Args:
-      run: the run; the loader reads ahead of it, and follows where it goes on.
-      data: has as many examples as the plan, all of the same shapes.
-      micro_batch_size: size of micro-batches; must divide the padded batch size. None gives whole batches.
-      options: of the `DataLoader`: workers, pinned memory, `collate_fn`. What that returns must be tensors, in any
-        nesting, with one row for each example as their first axis, else `PlanViolated`. Workers are started by
-        `forkserver` unless `multiprocessing_context` says otherwise, for a process with JAX in it should not be forked.
+      run: the run; the loader reads ahead of it.
+      data: a data set with as many examples as the plan, all of the same shapes.
+      micro_batch_size: yield micro-batches of this size; must divide the padded batch size. By default whole batches.
+      options: of the `DataLoader`, such as `num_workers`, `pin_memory` and `collate_fn`. The latter must return
+        tensors, in any nesting, with one row per example as their first axis. Workers are started by `forkserver`
+        unless `multiprocessing_context` says otherwise, for a process that uses JAX should not be forked.
+
+    Returns:
+      The loader; it yields `PaddedBatch`.
     """
     check_same("examples", len(data), run.plan.examples)  # type: ignore[arg-type]
     padded = _PaddedData(data, options.pop("collate_fn", default_collate))
@@ -71,7 +74,7 @@ def plan_loader(
 
 
 def worker_context(workers: int, requested: Any = None) -> Any:
-    """Returns how a loader starts its workers: as the user wants, else without forking JAX."""
+    """Returns how a loader starts its workers: as requested, else without forking a process that uses JAX."""
     return requested if requested is not None or not workers else "forkserver"
 
 
@@ -85,7 +88,7 @@ class _MicroBatch(NamedTuple):
 
 
 class _MicroBatchSampler(Sampler[_MicroBatch]):
-    """The coming batches of a run, cut into micro-batches."""
+    """Yields the batches of a run from the next round to the end of its epoch, cut into micro-batches."""
 
     def __init__(self, run: TrainingRun, micro_batch_size: int | None) -> None:
         self._run, self._size = run, micro_batch_size or run.plan.padded_batch_size
@@ -101,7 +104,7 @@ class _MicroBatchSampler(Sampler[_MicroBatch]):
 
 
 class _PaddedData(Dataset[Any]):
-    """Collates and pads in the worker."""
+    """A data set that collates and pads micro-batches, in the worker."""
 
     def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
         self._data, self._collate = data, collate
@@ -135,11 +138,12 @@ def _unchanged(batch: Any) -> Any:
 
 
 class Accumulated:
-    """Which micro-batches of a round have come back from training, held against those of the run.
+    """Keeps track of the micro-batches of a round that were summed, and compares them with those of the run.
 
-    How a round is cut is fixed by its first micro-batch. Formal guarantee: after `check_complete` each example of the
-    coming round's batch was in just one of the micro-batches that `add` was told of, and no other was, if their
-    tensors are those of the loader.
+    The first micro-batch fixes how the round is cut.
+
+    Formal guarantee: once `check_complete` returns, each example of the next round's batch was in exactly one of the
+    micro-batches that were added, and no other example was in any, if their tensors are those of the loader.
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -147,13 +151,13 @@ class Accumulated:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew, with any round."""
+        """Starts over; any round may come next."""
         self._round = -1
         self._planned: list[Batch] = []
         self._received = 0
 
     def check(self, batch: PaddedBatch) -> None:
-        """Refuses all but the next micro-batch of the coming round."""
+        """Raises `PlanViolated` for all but the next micro-batch of the run's next round."""
         check_same("round of the batch", batch.round, self._run.round)
         if not self._received:
             self._cut(batch.parts)
@@ -168,11 +172,11 @@ class Accumulated:
             )
 
     def add(self) -> None:
-        """Notes that what was checked is about to be summed."""
+        """Notes that the micro-batch which was just checked is about to be summed."""
         self._received += 1
 
     def check_complete(self) -> None:
-        """Refuses a step before the coming round, and no other, has come in full."""
+        """Raises `PlanViolated` unless all micro-batches of the run's next round were added."""
         if not self._received or self._received != len(self._planned):
             raise PlanViolated(f"step: the batch of round {self._run.round} has not been accumulated, or not all of it")
         self._check_round()
