@@ -39,7 +39,7 @@ from galton.batching import (
 )
 from galton.batching.balls_in_bins import bin_blocks, bin_sizes, grouped
 from galton.batching.poisson import gaps, successes
-from galton.batching.words import BLOCK, Words, check_seed
+from galton.batching.randomness import BLOCK, Words, check_seed
 from galton.errors import InvalidArgument, InvalidFile
 from galton.guarantee import Adjacency
 
@@ -655,7 +655,7 @@ def test_a_hundred_million_examples_in_little_memory(kind: str, megabytes: int) 
     program = f"""
 import re
 from galton.batching import *
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 found = {kind}(10**8, 10**4, 10**4).open(Words("00" * 32))
 sizes = found.starts[1:] - found.starts[:-1]
 peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]

@@ -151,7 +151,7 @@ def test_a_forged_plan_with_right_hashes_does_not_hold_together(
     if where[-1] == "attempts":
         body["evidence"]["certificate"]["failure_probability"] = 1e-3
     (folder / PLAN).write_text(json.dumps(body, indent=2) + "\n")
-    (folder / SUMS).write_text(on_disk._sums(folder))
+    (folder / SUMS).write_text(on_disk._checksums(folder))
     with pytest.raises(InvalidFile):
         load_plan(folder)
 

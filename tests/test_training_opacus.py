@@ -321,7 +321,7 @@ def test_a_state_without_its_model_gets_no_noise_again(small_plan: Plan, tmp_pat
 def test_rounds_that_were_lost_in_a_crash_are_accounted_for(small_plan: Plan, tmp_path: Path) -> None:
     script = Script(small_plan, tmp_path).go_on(1)
     script.engine.run._noise.close()  # as when killed: nothing was saved
-    script.engine.run._hold.close()
+    script.engine.run._lock.close()
     again = Script(small_plan, tmp_path)
     assert (again.engine.run.round, len(again.engine.accountant)) == (0, 1)
     assert again.engine.get_epsilon(1e-3) == 4.0

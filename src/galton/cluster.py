@@ -1,4 +1,4 @@
-"""The accountant's samples on more than one machine: the same chunks, computed by the workers of a Dask cluster.
+"""The accountant's samples on several machines: the same chunks, computed by the workers of a Dask cluster.
 
     dask scheduler                          on one machine
     dask worker tcp://scheduler:8786        on each of the others, with galton[cluster] installed
@@ -6,8 +6,8 @@
 
 A chunk is a function of sampler, seed and index (up to rounding, which the samplers' slack covers), and chunks are used
 in their order. So it does not matter for the guarantee which worker computes a chunk, whether it is computed twice, or
-when it arrives: a worker that dies costs time. The workers are trusted: one that makes up its samples makes up the
-guarantee.
+when it arrives: a worker that dies costs time only. The workers are trusted: one that returns invented samples
+invalidates the guarantee.
 """
 
 from __future__ import annotations
@@ -26,47 +26,48 @@ from galton.sampling.base import Draw, Sampler
 from galton.sampling.schedule import Pool, Submit
 
 PATIENCE = 60.0
-"""Seconds that a cluster may be without a single worker."""
+"""Seconds for which a cluster may be without a single worker."""
 ANSWER = 10.0
-"""Seconds in which a scheduler must answer the first call."""
+"""Seconds within which a scheduler must answer the first call."""
 RETRIES = 3
-_GLANCE = 5.0
+_POLL = 5.0
+"""Seconds between two looks at whether any workers are left."""
 
 
 class ClusterError(GaltonError, RuntimeError):
-    """The cluster did not deliver."""
+    """Raised when the cluster fails, has no workers left, or runs other versions of the packages."""
 
 
 class DaskPool(Pool):
     """The workers of a Dask cluster, as a pool that `Options.workers` takes."""
 
     def __init__(self, client: Any) -> None:
-        """Wraps a `distributed.Client`, which remains its owner's to close."""
+        """Wraps a `distributed.Client`, which the caller has to close."""
         self._client = client
 
     @property
     def width(self) -> int:
-        # Of all workers; they may come and go.
-        with _failures():
+        # The threads of all workers there are now; workers may come and go.
+        with _as_cluster_errors():
             return max(1, sum(self._client.nthreads().values()))
 
     @contextmanager
     def drawing(self, sampler: Sampler) -> Iterator[Submit]:
         # A task, not scattered data: the scheduler can repeat it when the workers that have the sampler are lost.
-        with warnings.catch_warnings(), _failures():
+        with warnings.catch_warnings(), _as_cluster_errors():
             warnings.filterwarnings("ignore", "Sending large graph")
-            there = self._client.submit(_itself, sampler, pure=False)
+            remote_sampler = self._client.submit(_identity, sampler, pure=False)
 
         def submit(seed: int, index: int) -> _Chunk:
-            with _failures():
-                future = self._client.submit(_drawn, there, seed, index, pure=False, retries=RETRIES)
+            with _as_cluster_errors():
+                future = self._client.submit(_draw_chunk, remote_sampler, seed, index, pure=False, retries=RETRIES)
             return _Chunk(self._client, future)
 
         try:
             yield submit
         finally:
-            with suppress(Exception):  # a cluster that is gone has let go of it
-                there.release()
+            with suppress(Exception):  # a cluster that is gone holds it no more
+                remote_sampler.release()
 
 
 class _Chunk:
@@ -79,9 +80,9 @@ class _Chunk:
         """Waits for the chunk; not for ever if no worker is left."""
         alone_since: float | None = None
         while True:
-            with _failures():
+            with _as_cluster_errors():
                 try:
-                    draw, theirs = self._future.result(timeout=_GLANCE)
+                    draw, worker_versions = self._future.result(timeout=_POLL)
                     break
                 except TimeoutError:
                     if self._future.done():  # the worker's own time-out, not ours
@@ -89,28 +90,28 @@ class _Chunk:
                 alone_since = None if self._client.nthreads() else alone_since or time.monotonic()
             if alone_since is not None and time.monotonic() - alone_since > PATIENCE:
                 raise ClusterError("the cluster has no worker any more")
-        _check_versions(theirs)
+        _check_versions(worker_versions)
         return draw
 
     def cancel(self) -> None:
-        """Says that nobody waits for it any more; whether that is heard does not matter."""
+        """Tells the cluster that the chunk is no longer needed; it does not matter if that fails."""
         with suppress(Exception):
             self._future.cancel()
 
 
-def _itself(sampler: Sampler) -> Sampler:
-    """Brings the sampler to a worker."""
+def _identity(sampler: Sampler) -> Sampler:
+    """Returns the sampler: as a task of the cluster, this puts it on a worker."""
     return sampler
 
 
-def _drawn(sampler: Sampler, seed: int, index: int) -> tuple[Draw, dict[str, str]]:
-    """What a worker does."""
+def _draw_chunk(sampler: Sampler, seed: int, index: int) -> tuple[Draw, dict[str, str]]:
+    """Runs on a worker: returns a chunk, and the versions of the packages that computed it."""
     return sampler.draw(seed, index), versions()
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
-    """Makes one line of whatever goes wrong over there."""
+def _as_cluster_errors() -> Iterator[None]:
+    """Turns whatever goes wrong on the cluster into a `ClusterError` of one line."""
     try:
         yield
     except GaltonError:
@@ -119,17 +120,24 @@ def _failures() -> Iterator[None]:
         raise ClusterError(f"the cluster failed: {type(error).__name__}: {error}") from error
 
 
-def _check_versions(theirs: dict[str, str]) -> None:
-    if theirs != versions():
-        raise ClusterError(f"a worker has {theirs}, this machine {versions()}: install the same versions")
+def _check_versions(worker_versions: dict[str, str]) -> None:
+    if worker_versions != versions():
+        raise ClusterError(f"a worker has {worker_versions}, this machine {versions()}: install the same versions")
 
 
 @contextmanager
 def connect(address: str) -> Iterator[DaskPool]:
-    """Connects to a running Dask scheduler, e.g. tcp://host:8786 (or tls://, with Dask's own configuration).
+    """Connects to a running Dask cluster, whose workers then draw the accountant's samples.
 
-    with connect("tcp://host:8786") as pool:
-        galton.certify(pair, epsilon=1.0, delta=1e-5, options=galton.Options(workers=pool))
+    Args:
+      address: of the scheduler, such as tcp://host:8786; or tls://, with certificates in Dask's own configuration.
+
+    Yields:
+      The pool of workers, for `Options.workers`.
+
+    Example:
+        with connect("tcp://host:8786") as pool:
+            galton.certify(pair, epsilon=1.0, delta=1e-5, options=galton.Options(workers=pool))
     """
     try:
         from distributed import Client
@@ -146,20 +154,20 @@ def connect(address: str) -> Iterator[DaskPool]:
         remedy = f"must be the address of a Dask scheduler that answers, like tcp://host:8786 ({error})"
         raise InvalidArgument("cluster", address, remedy) from None
     with client:
-        with _failures():
+        with _as_cluster_errors():
             if not client.nthreads():
                 raise InvalidArgument("cluster", address, "has no workers; start some with: dask worker " + address)
-            for theirs in client.run(versions).values():
-                _check_versions(theirs)
+            for worker_versions in client.run(versions).values():
+                _check_versions(worker_versions)
         yield DaskPool(client)
 
 
 def _check_address(address: str) -> None:
-    """Refuses what is not an address at all; Dask itself would leave half a client behind."""
+    """Raises `InvalidArgument` for what is no address; Dask itself would leave a half-open client behind."""
     try:
         parts = urlsplit(address)
-        whole = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port
+        complete = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port
     except ValueError:
-        whole = False
-    if not whole:
+        complete = False
+    if not complete:
         raise InvalidArgument("cluster", address, "must be the address of a Dask scheduler, like tcp://host:8786")

@@ -1,4 +1,4 @@
-"""Audit of a plan: drives what really runs with a worst-case canary and compares with what was certified."""
+"""Audit of a plan: attacks what really runs with worst-case canaries, and compares with what was certified."""
 
 from galton.audit.audit import Audit, audit
 from galton.audit.bound import Limit

@@ -1,4 +1,4 @@
-"""The audit: real batches and real noise, attacked; what that proves, next to what was certified."""
+"""The audit: an attack on real batches and real noise, and what it proves next to what was certified."""
 
 from __future__ import annotations
 
@@ -24,33 +24,35 @@ from galton.plan.plan import Plan
 from galton.strategies.whitening import Whitening
 
 FAILURE = 1e-4
-"""Probability that the lower bound on epsilon exceeds the truth, all directions and deltas together."""
+"""Probability that a lower bound on epsilon exceeds the truth, in any direction and at any delta."""
 MODEL_ENTRIES = 1 << 25
-"""Normals drawn for the accountant's model, at most."""
+"""The most normals drawn for the accountant's model."""
 LEAST_RUNS = 2
-"""Noise must differ between runs."""
+"""The fewest runs: noise must differ between them."""
 SPARE = 0.25
-"""Share of the time that is left for the model and the checks."""
+"""Share of the time that is reserved for the model and the checks."""
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """The outcome of an audit; `consistent` is its verdict.
 
     Attributes:
-      plan: content hash.
+      plan: content hash of the plan.
       epsilon_lower: epsilon of what really runs is at least this, at `delta`, except with probability `failure`.
-      epsilon_certified: what the accountant proves at the same delta.
+      epsilon_certified: upper bound on epsilon that the accountant proves at the same delta.
       delta: the plan's, or a larger one that this many trials can resolve.
       guarantee: what the plan claims.
-      consistent: all checks passed, and no lower bound is above what was certified.
-      trials: trials with a canary that the bound rests on.
-      runs: real runs.
-      failure, false_alarm: probabilities that a bound is wrong, that a correct system fails a check.
-      limits: bounds in every direction, at the plan's delta too.
-      checks: all checks.
+      consistent: whether all checks passed and no lower bound is above what was certified.
+      trials: number of trials with a canary that the bound rests on.
+      runs: number of real runs.
+      failure: probability that a bound is wrong.
+      false_alarm: probability that a correct system fails a check.
+      limits: lower bounds on epsilon in every direction, at `delta` and at the plan's delta.
+      checks: checks of the batches and of the noise.
+      seconds: time that it took.
     """
 
     plan: str
@@ -70,8 +72,8 @@ class Audit:
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
         claim = self.guarantee.to_json()
-        own = {name: value for name, value in asdict(self).items() if name != "guarantee"}
-        return own | {
+        fields = {name: value for name, value in asdict(self).items() if name != "guarantee"}
+        return fields | {
             "plan_epsilon": claim["epsilon"],
             "plan_delta": claim["delta"],
             "adjacency": claim["adjacency"],
@@ -87,7 +89,7 @@ def audit(
     system: System | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Runs the real batches and the real noise of a plan many times and attacks them.
+    """Audits a plan: runs its real batches and real noise many times, attacks them and checks their distribution.
 
     Formal guarantee: `epsilon_lower` exceeds the epsilon (at `delta`) of the system that ran with probability at most
     FAILURE, whatever the system does, as long as its runs are independent and so are the coordinates of its noise
@@ -96,12 +98,15 @@ def audit(
 
     Args:
       plan: what should run.
-      seconds: about how long it may take; at least two runs are made.
-      trials: make at least this many trials with a canary, however long it takes: with a seed, an audit that can be
+      seconds: about how long it may take; there are at least two runs.
+      trials: make at least this many trials with a canary, however long it takes. With a seed, the audit can then be
         repeated.
-      seed: of the auditor and, through it, of the system; None leaves both to the operating system.
-      system: what runs, by default the real thing.
+      seed: of the auditor and, through it, of the system; by default both are seeded by the operating system.
+      system: what really runs; by default `plan.batches` and `plan.noise`, interrupted and resumed halfway.
       progress: called as progress(what, done, total).
+
+    Returns:
+      The lower bound on epsilon, the checks and the verdict.
     """
     start = time.perf_counter()
     positive("seconds", seconds)
@@ -114,39 +119,39 @@ def audit(
     attack = plan.accountant.attack(plan.run, plan.guarantee.adjacency, whitening)
     random = np.random.default_rng(secrets.randbits(128) if seed is None else [count("seed", seed, at_least=0)])
     shape = shape_for(plan, attack, seconds, trials)
-    tally, first = BatchTally(plan), set()
+    tally, noise_starts = BatchTally(plan), set()
     runs: list[Trials] = []
     while True:
-        begun = time.perf_counter()
+        run_start = time.perf_counter()
         sampled = 8 if runs else noise_sample(plan.rounds, MOST)
-        done = run_once(plan, system, attack, shape, random, seed is not None, sampled)
-        tally.add(done.seen)
-        first.add(done.noise[0, :8].tobytes())
+        outcome = run_once(plan, system, attack, shape, random, seed is not None, sampled)
+        tally.add(outcome.participation)
+        noise_starts.add(outcome.noise[0, :8].tobytes())
         if not runs:
-            decoded = whitening.apply(done.noise.astype(np.float64)) / plan.stddev
-        runs.append(done)
-        spent, last = time.perf_counter() - start, time.perf_counter() - begun
+            decoded = whitening.apply(outcome.noise.astype(np.float64)) / plan.stddev
+        runs.append(outcome)
+        spent, last = time.perf_counter() - start, time.perf_counter() - run_start
         share = (spent + last) / (seconds * (1 - SPARE)) if trials is None else len(runs) * shape.canaries / trials
         if progress is not None:
             progress("trials", int(100 * min(share, 1.0)), 100)
         if share >= 1 and len(runs) >= LEAST_RUNS:
             break
-    found = noise_findings(decoded)
-    found.append(exact("noise fresh", len(runs) - len(first), "no two runs have the same noise"))
-    found += tally.findings()
-    model = _model(attack, random, runs)
-    found += _distribution(plan, attack, runs, model)
-    checks = judge(found)
-    limits, headline, certified = _limits(plan, runs, model, seed)
-    bounded = all(one.epsilon_lower <= certified[one.delta] for one in limits)
+    findings = noise_findings(decoded)
+    findings.append(exact("noise fresh", len(runs) - len(noise_starts), "no two runs have the same noise"))
+    findings += tally.findings()
+    model = _modelled_ratios(attack, random, runs)
+    findings += _ratio_findings(plan, attack, runs, model)
+    checks = judge(findings)
+    limits, headline, certified = _epsilon_limits(plan, runs, model, seed)
+    bounded = all(proved.epsilon_lower <= certified[proved.delta] for proved in limits)
     return Audit(
         plan=plan.digest,
-        epsilon_lower=max(one.epsilon_lower for one in limits if one.delta == headline),
+        epsilon_lower=max(proved.epsilon_lower for proved in limits if proved.delta == headline),
         epsilon_certified=certified[headline],
         delta=headline,
         guarantee=plan.guarantee,
-        consistent=bounded and all(one.passed for one in checks),
-        trials=sum(int(one.worst_inside.sum()) for one in runs),
+        consistent=bounded and all(check.passed for check in checks),
+        trials=sum(int(run.worst_inside.sum()) for run in runs),
         runs=len(runs),
         failure=FAILURE,
         false_alarm=FALSE_ALARM,
@@ -156,23 +161,23 @@ def audit(
     )
 
 
-def _model(attack: Attack, random: np.random.Generator, runs: list[Trials]) -> tuple[FloatArray, FloatArray]:
-    """Draws from the accountant's model, with the bins or groups that the trials had where those are known."""
-    own = np.concatenate([one.own for one in runs])
-    size = min(2 * own.size, max(10_000, MODEL_ENTRIES // attack.weights.shape[1]))
+def _modelled_ratios(attack: Attack, random: np.random.Generator, runs: list[Trials]) -> tuple[FloatArray, FloatArray]:
+    """Draws log ratios, with and without the canary, from the accountant's model, for the groups of the trials."""
+    groups = np.concatenate([run.groups for run in runs])
+    size = min(2 * groups.size, max(10_000, MODEL_ENTRIES // attack.weights.shape[1]))
     step = max(1000, MODEL_ENTRIES // (16 * attack.weights.shape[1]))
-    parts = [random.choice(own, min(step, size - start)) for start in range(0, size, step)]
-    drawn = [attack.model(random, part) for part in parts]
-    return np.concatenate([one[0] for one in drawn]), np.concatenate([one[1] for one in drawn])
+    parts = [random.choice(groups, min(step, size - start)) for start in range(0, size, step)]
+    draws = [attack.model(random, part) for part in parts]
+    return np.concatenate([inside for inside, _ in draws]), np.concatenate([outside for _, outside in draws])
 
 
-def _distribution(
+def _ratio_findings(
     plan: Plan, attack: Attack, runs: list[Trials], model: tuple[FloatArray, FloatArray]
 ) -> list[Finding]:
-    """Do the ratios have the distribution that was analysed?"""
-    inside = np.concatenate([one.inside[one.whole] for one in runs])
-    outside = np.concatenate([one.outside for one in runs])
-    found = [
+    """Tests whether the log ratios have the distribution that was analysed."""
+    inside = np.concatenate([run.inside[run.whole] for run in runs])
+    outside = np.concatenate([run.outside for run in runs])
+    findings = [
         two_samples("ratio with canary", inside, model[0], "the log ratio is distributed as analysed"),
         two_samples("ratio without canary", outside, model[1], "the log ratio is distributed as analysed"),
     ]
@@ -180,16 +185,19 @@ def _distribution(
     comparable = plan.strategy.rows == plan.rounds and not plan.strategy.has_negative
     if pair is not None and attack.gram is not None and comparable:
         off = np.abs(pair.gram - attack.gram).max() / pair.gram.max()
-        found.append(exact("pair", int(not off < 1e-6), "the attack faces the pair that the accountant analysed"))
-    return found
+        findings.append(exact("pair", int(not off < 1e-6), "the attack faces the pair that the accountant analysed"))
+    return findings
 
 
-def _limits(
+def _epsilon_limits(
     plan: Plan, runs: list[Trials], model: tuple[FloatArray, FloatArray], seed: int | None
 ) -> tuple[tuple[Limit, ...], float, dict[float, float]]:
-    """Bounds at the plan's delta and at the headline's, which the trials can resolve; and what is certified there."""
-    inside = np.concatenate([one.inside[one.worst_inside] for one in runs])
-    outside = np.concatenate([one.outside[one.worst_outside] for one in runs])
+    """Returns lower bounds on epsilon, the headline delta, and the certified epsilons by delta.
+
+    Bounds are given at the plan's delta and at the headline delta, which is large enough for the trials to resolve.
+    """
+    inside = np.concatenate([run.inside[run.worst_inside] for run in runs])
+    outside = np.concatenate([run.outside[run.worst_outside] for run in runs])
     sides = {
         Direction.MIXTURE_FIRST: (inside, outside, model[0]),
         Direction.NOISE_FIRST: (-outside, -inside, -model[1]),
@@ -203,9 +211,17 @@ def _limits(
 
 
 def certified_epsilon(plan: Plan, delta: float, seed: int | None = None) -> float:
-    """Returns an upper bound on epsilon at `delta`, which must not be below the plan's; the plan's own at its delta.
+    """Returns a certified upper bound on epsilon at a delta; at the plan's delta it is the plan's epsilon.
 
     What truncation costs at the plan's epsilon is taken off delta: at a larger delta it costs no more.
+
+    Args:
+      plan: the plan.
+      delta: at least the plan's.
+      seed: of the accountant's samples; by default from the operating system.
+
+    Returns:
+      The bound, at most the plan's epsilon.
     """
     guarantee = plan.guarantee
     if delta == guarantee.delta:

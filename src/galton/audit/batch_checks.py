@@ -1,4 +1,4 @@
-"""Are the batches what was analysed? Every example where it belongs, and bins as independent throws make them."""
+"""Checks whether batches are as analysed: every example where it belongs, bins independent and uniform."""
 
 from __future__ import annotations
 
@@ -15,74 +15,75 @@ RARE = 1e-6
 
 
 class BatchTally:
-    """Counts over all realisations of an audit, and what they say."""
+    """Counts over all realisations of an audit, and the findings that follow from them."""
 
     def __init__(self, plan: Plan) -> None:
         scheme = plan.scheme
         self._plan, self._cycle = plan, period_of(scheme)
-        taken = scheme.sampling_probability
-        self._coins = taken < 1
-        rest = [1 - taken] if taken < 1 else []
-        self._chances = np.array([taken / self._cycle] * self._cycle + rest)
+        probability = scheme.sampling_probability
+        self._coins = probability < 1
+        rest = [1 - probability] if probability < 1 else []
+        self._chances = np.array([probability / self._cycle] * self._cycle + rest)
         self._wrong, self._realisations, self._overflows = 0, 0, 0
         self._pearson, self._totals = np.zeros(3), np.zeros(self._chances.size)
         self._pairs, self._together = 0, 0
-        self._often: Ints = np.zeros(plan.rounds + 1, np.int64)
+        self._times: Ints = np.zeros(plan.rounds + 1, np.int64)
 
-    def add(self, seen: Participation) -> None:
-        """Takes in more realisations."""
-        self._realisations += seen.sizes.shape[0]
-        places, counts = seen.places(self._cycle), seen.counts()
-        self._wrong += self._violations(seen, places, counts)
-        cells = self._cells(seen)
+    def add(self, participation: Participation) -> None:
+        """Adds more realisations to the counts."""
+        self._realisations += participation.sizes.shape[0]
+        places, counts = participation.places(self._cycle), participation.counts()
+        self._wrong += self._violations(participation, places, counts)
+        cells = self._cells(participation)
         self._pearson += pearson(cells, self._chances, self._plan.examples)
         self._totals += cells.sum(axis=0)
-        self._overflows += int((seen.sizes[:, : self._cycle] > self._plan.padded_batch_size).sum())
+        self._overflows += int((participation.sizes[:, : self._cycle] > self._plan.padded_batch_size).sum())
         even = self._plan.examples // 2 * 2
         first, second = (places.reshape(-1, self._plan.examples)[:, start:even:2] for start in (0, 1))
-        met = (first >= 0) & (second >= 0)
-        self._pairs += int(met.sum())
-        self._together += int((met & (first == second)).sum())
-        self._often += np.bincount(counts, minlength=self._often.size)[: self._often.size]
+        both_present = (first >= 0) & (second >= 0)
+        self._pairs += int(both_present.sum())
+        self._together += int((both_present & (first == second)).sum())
+        self._times += np.bincount(counts, minlength=self._times.size)[: self._times.size]
 
-    def _cells(self, seen: Participation) -> FloatArray:
-        cells = seen.sizes[:, : self._cycle].astype(np.float64)
+    def _cells(self, participation: Participation) -> FloatArray:
+        cells = participation.sizes[:, : self._cycle].astype(np.float64)
         if self._chances.size == self._cycle:
             return cells
-        return np.concatenate((cells, seen.examples - cells.sum(axis=1, keepdims=True)), axis=1)
+        return np.concatenate((cells, participation.examples - cells.sum(axis=1, keepdims=True)), axis=1)
 
-    def _violations(self, seen: Participation, places: Ints, counts: Ints) -> int:
-        """How often something is not as it always must be."""
-        kept = seen.sizes - seen.truncated
-        cut = seen.truncated > 0
-        wrong = int(not seen.in_order)
+    def _violations(self, participation: Participation, places: Ints, counts: Ints) -> int:
+        """Returns how often a property that must always hold does not."""
+        kept = participation.sizes - participation.truncated
+        cut = participation.truncated > 0
+        violations = int(not participation.in_order)
         size = self._plan.padded_batch_size
-        wrong += int((kept > size).sum()) + int((cut & (kept < size)).sum())
-        wrong += int((places[seen.member] != seen.turn % self._cycle).sum())
-        wrong += seen.member.size - int(seen.matrix(np.arange(seen.total)).nnz)
+        violations += int((kept > size).sum()) + int((cut & (kept < size)).sum())
+        violations += int((places[participation.member] != participation.turn % self._cycle).sum())
+        violations += participation.member.size - int(participation.matrix(np.arange(participation.total)).nnz)
         if self._coins:
-            return wrong
-        turns = np.arange(seen.rounds)
-        wrong += int((seen.sizes != seen.sizes[:, turns % self._cycle]).sum())
-        wrong += int((seen.sizes[:, : self._cycle].sum(axis=1) != seen.examples).sum())
+            return violations
+        turns = np.arange(participation.rounds)
+        violations += int((participation.sizes != participation.sizes[:, turns % self._cycle]).sum())
+        violations += int((participation.sizes[:, : self._cycle].sum(axis=1) != participation.examples).sum())
         returns = np.bincount(turns % self._cycle, minlength=self._cycle)
         bins_cut = np.stack([cut[:, place :: self._cycle].any(axis=1) for place in range(self._cycle)], axis=1)
-        owner = np.arange(seen.total) // seen.examples
+        owner = np.arange(participation.total) // participation.examples
         absent = np.asarray(places < 0)
         whole = np.asarray(~absent & ~bins_cut[owner, places])
-        wrong += int((counts[whole] != returns[places[whole]]).sum())
+        violations += int((counts[whole] != returns[places[whole]]).sum())
         complete = np.asarray(~bins_cut.any(axis=1))
-        return wrong + int((absent & complete[owner]).sum())
+        return violations + int((absent & complete[owner]).sum())
 
     def findings(self) -> list[Finding]:
-        """Returns what the counts say."""
+        """Returns the findings that follow from the counts."""
         plan, scheme = self._plan, self._plan.scheme
         where = "one group" if self._coins else "exactly one bin, the same one in every epoch"
-        found = [exact("batches structure", self._wrong, f"every example is in {where}, and once in a batch at most")]
+        words = f"every example is in {where}, and once in a batch at most"
+        findings = [exact("batches structure", self._wrong, words)]
         if scheme.inclusion is None:
-            return found
+            return findings
         chance, (value, mean, variance) = plan.truncation.per_batch, self._pearson.tolist()
-        found += [
+        findings += [
             chi_square("batches sizes", value, mean, variance, "sizes vary as independent examples make them"),
             self._uniform(),
             chernoff(
@@ -94,11 +95,11 @@ class BatchTally:
             ),
         ]
         if plan.truncation.probability > RARE:
-            return found
+            return findings
         if self._coins:
-            return [*found, self._participations()]
+            return [*findings, self._participations()]
         words = "neighbours share a bin as often as by chance (the statistic is the ratio)"
-        return [*found, binomial("batches pairs", self._together, self._pairs, 1 / self._cycle, words)]
+        return [*findings, binomial("batches pairs", self._together, self._pairs, 1 / self._cycle, words)]
 
     def _uniform(self) -> Finding:
         trials = self._realisations * self._plan.examples
@@ -106,13 +107,13 @@ class BatchTally:
         return chi_square("batches uniformity", value, mean, variance, "all bins are equally likely")
 
     def _participations(self) -> Finding:
-        """How often examples take part, against the mixture of binomials over the groups."""
+        """Tests how often examples take part, against the mixture of binomials over the groups."""
         scheme = self._plan.scheme
         returns = np.bincount(np.arange(scheme.rounds) % self._cycle, minlength=self._cycle)
-        law = sum(_binomial_law(int(n), scheme.sampling_probability, self._often.size) for n in returns) / self._cycle
-        trials = int(self._often.sum())
+        law = sum(_binomial_law(int(n), scheme.sampling_probability, self._times.size) for n in returns) / self._cycle
+        trials = int(self._times.sum())
         common = law * trials >= 10
-        observed, chances = self._often[common].astype(np.float64), np.asarray(law)[common]
+        observed, chances = self._times[common].astype(np.float64), np.asarray(law)[common]
         if chances.sum() < 1 - 1e-12:
             observed, chances = np.append(observed, trials - observed.sum()), np.append(chances, 1 - chances.sum())
         words = "examples take part as often as their coins say"

@@ -12,22 +12,24 @@ from scipy.special import betainccinv, betaincinv
 from galton.errors import FloatArray
 
 CANDIDATES = 256
-"""Thresholds looked at."""
+"""Number of thresholds that are compared."""
 PILOT = 10
-"""One trial in so many chooses a test, instead of counting."""
+"""One trial in this many serves to choose a test, and does not count."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What the guesses of one test prove, at one delta.
+    """The lower bound on epsilon that the guesses of one test prove, at one delta.
 
     Attributes:
-      delta: where.
+      delta: of the bound.
       epsilon_lower: epsilon at this delta, and at any smaller one, is at least this.
-      direction: which data set the test is to recognise, see `pair.Direction`.
-      threshold: the test says so if the log ratio is above it.
-      hits, hit_trials: how often it was right.
-      errors, error_trials: how often it said so for the other data set.
+      direction: which of the two data sets the test is to recognise, a value of `Direction`.
+      threshold: the test recognises it if the log ratio is above this.
+      hits: how often it recognised that data set.
+      hit_trials: trials with that data set.
+      errors: how often it took the other data set for it.
+      error_trials: trials with the other data set.
     """
 
     delta: float
@@ -42,14 +44,14 @@ class Limit:
 
 def rate_lower(successes: FloatArray | float, trials: int, failure: float) -> FloatArray:
     """Clopper and Pearson's lower limit on a probability."""
-    found = np.asarray(successes, np.float64)
-    return np.where(found > 0, betaincinv(np.maximum(found, 1e-300), trials - found + 1, failure), 0.0)
+    counts = np.asarray(successes, np.float64)
+    return np.where(counts > 0, betaincinv(np.maximum(counts, 1e-300), trials - counts + 1, failure), 0.0)
 
 
 def rate_upper(successes: FloatArray | float, trials: int, failure: float) -> FloatArray:
     """Clopper and Pearson's upper limit on a probability."""
-    found = np.asarray(successes, np.float64)
-    return np.where(found < trials, betainccinv(found + 1, np.maximum(trials - found, 1e-300), failure), 1.0)
+    counts = np.asarray(successes, np.float64)
+    return np.where(counts < trials, betainccinv(counts + 1, np.maximum(trials - counts, 1e-300), failure), 1.0)
 
 
 def epsilon_from_rates(
@@ -72,7 +74,7 @@ def epsilon_from_rates(
 
 @dataclass(frozen=True)
 class Design:
-    """What a test is chosen for.
+    """The setting for which a test is chosen.
 
     Attributes:
       delta: where epsilon is wanted.
@@ -101,7 +103,7 @@ def modelled_threshold(design: Design, expected: FloatArray) -> float:
 
 
 def observed_threshold(design: Design, first: FloatArray, second: FloatArray) -> float:
-    """Chooses by trials, which must not count afterwards: what really runs may be another thing than was analysed."""
+    """Chooses by trials, which must not count afterwards: what really runs may not be what was analysed."""
     ordered, other = np.sort(first)[::-1], np.sort(second)
     ranks = _ranks(ordered.size)
     above = other.size - np.searchsorted(other, ordered[ranks], side="right")
@@ -131,10 +133,12 @@ def limit(
     thresholds = {modelled_threshold(design, expected)}
     if min(pilots) > 1:
         thresholds.add(observed_threshold(design, first[: pilots[0]], second[: pilots[1]]))
-    return max((_counted(direction, left, right, one, design) for one in thresholds), key=lambda one: one.epsilon_lower)
+    limits = (_limit_at(threshold, direction, left, right, design) for threshold in thresholds)
+    return max(limits, key=lambda proved: proved.epsilon_lower)
 
 
-def _counted(direction: str, first: FloatArray, second: FloatArray, threshold: float, design: Design) -> Limit:
+def _limit_at(threshold: float, direction: str, first: FloatArray, second: FloatArray, design: Design) -> Limit:
+    """Counts how often the log ratio is above the threshold, and says what that proves."""
     hits, errors = int((first > threshold).sum()), int((second > threshold).sum())
     proved = float(epsilon_from_rates(hits, first.size, errors, second.size, design.delta, design.failure))
     return Limit(design.delta, proved, direction, threshold, hits, first.size, errors, second.size)

@@ -17,7 +17,14 @@ FALSE_ALARM = 1e-4
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found: p_value is the probability of as much under a correct system; 0 or 1 where it is exact."""
+    """The result of one check.
+
+    Attributes:
+      name: of the check.
+      statistic: what was measured.
+      p_value: probability of a result as extreme under a correct system; 0 or 1 for exact checks.
+      words: what is checked.
+    """
 
     name: str
     statistic: float
@@ -27,7 +34,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A finding with the verdict."""
+    """A finding with its verdict.
+
+    Attributes:
+      name: of the check.
+      statistic: what was measured; -1 if it is not finite.
+      p_value: probability of a result as extreme under a correct system; 0 or 1 for exact checks.
+      threshold: the check fails if the p-value is below this.
+      passed: the verdict.
+      words: what is checked.
+    """
 
     name: str
     statistic: float
@@ -38,40 +54,40 @@ class Check:
 
 
 def judge(findings: Sequence[Finding]) -> tuple[Check, ...]:
-    """Passes what is not too unlikely; NaN never passes.
+    """Passes the findings that are not too unlikely; NaN never passes.
 
-    Formal guarantee: if every p-value is one (up to the asymptotics of the Kolmogorov and chi-square distributions), a
-    correct system fails any check with probability at most FALSE_ALARM.
+    Formal guarantee: if every p-value is valid (up to the asymptotics of the Kolmogorov and chi-square distributions),
+    a correct system fails any check with probability at most FALSE_ALARM.
     """
     threshold = FALSE_ALARM / len(findings)
     return tuple(
         Check(
-            one.name,
-            one.statistic if math.isfinite(one.statistic) else -1.0,
-            float(np.nan_to_num(one.p_value)),
+            finding.name,
+            finding.statistic if math.isfinite(finding.statistic) else -1.0,
+            float(np.nan_to_num(finding.p_value)),
             threshold,
-            bool(one.p_value >= threshold),
-            one.words,
+            bool(finding.p_value >= threshold),
+            finding.words,
         )
-        for one in findings
+        for finding in findings
     )
 
 
 def exact(name: str, violations: int, words: str) -> Finding:
-    """A property that holds always or not at all."""
+    """Checks a property that must hold without exception."""
     return Finding(name, float(violations), 0.0 if violations else 1.0, words)
 
 
-def two_samples(name: str, found: FloatArray, expected: FloatArray, words: str) -> Finding:
+def two_samples(name: str, observed: FloatArray, expected: FloatArray, words: str) -> Finding:
     """Kolmogorov-Smirnov test that two samples have one distribution."""
-    if not (found.size and expected.size):
+    if not (observed.size and expected.size):
         return Finding(name, 0.0, 1.0, words)
-    found, expected = np.sort(found), np.sort(expected)
-    both = np.concatenate((found, expected))
-    first = np.searchsorted(found, both, side="right") / found.size
+    observed, expected = np.sort(observed), np.sort(expected)
+    both = np.concatenate((observed, expected))
+    first = np.searchsorted(observed, both, side="right") / observed.size
     second = np.searchsorted(expected, both, side="right") / expected.size
-    distance = float(np.abs(first - second).max()) if np.isfinite(found).all() else math.nan
-    effective = found.size * expected.size / (found.size + expected.size)
+    distance = float(np.abs(first - second).max()) if np.isfinite(observed).all() else math.nan
+    effective = observed.size * expected.size / (observed.size + expected.size)
     return Finding(name, distance, float(kolmogorov(math.sqrt(effective) * distance)), words)
 
 

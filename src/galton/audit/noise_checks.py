@@ -1,4 +1,4 @@
-"""Is the noise what was analysed? Decoded by C it must be white: independent standard normals."""
+"""Checks whether the noise is as analysed: decoded by C it must be white, independent standard normals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from galton.audit.checks import Finding, chi_square
 from galton.errors import FloatArray
 
 MOST = 1 << 21
-"""Values looked at."""
+"""The most values that are tested."""
 MOST_VECTORS = 1024
-"""Coordinates compared with each other."""
+"""The most coordinates that are compared with each other."""
 
 
 def noise_findings(z: FloatArray) -> list[Finding]:
@@ -33,21 +33,21 @@ def noise_findings(z: FloatArray) -> list[Finding]:
         total,
         _largest_round(z),
         _normality(z),
-        _lags(between, coordinates),
-        _parallel(
+        _whiteness(between, coordinates),
+        _largest_cosine(
             "noise repeats", between, coordinates, "no two rounds have noise in common, before or after a resumption"
         ),
-        _parallel("noise coordinates", across, rounds, "no two coordinates have noise in common"),
+        _largest_cosine("noise coordinates", across, rounds, "no two coordinates have noise in common"),
     ]
 
 
 def _largest_round(z: FloatArray) -> Finding:
-    """The round whose variance is most unlikely, times the number of rounds."""
+    """Tests the variance of the least likely round, with a p-value for all rounds together."""
     coordinates = z.shape[1]
-    each = [chi_square("", float(value), coordinates, 2 * coordinates, "") for value in np.square(z).sum(axis=1)]
-    least = min(each, key=lambda one: one.p_value)
+    by_round = [chi_square("", float(value), coordinates, 2 * coordinates, "") for value in np.square(z).sum(axis=1)]
+    least = min(by_round, key=lambda finding: finding.p_value)
     words = "every single round has variance 1 (the statistic is the worst ratio)"
-    return Finding("noise variance by round", least.statistic, min(1.0, least.p_value * len(each)), words)
+    return Finding("noise variance by round", least.statistic, min(1.0, least.p_value * len(by_round)), words)
 
 
 def _normality(z: FloatArray) -> Finding:
@@ -65,7 +65,7 @@ def _cosines(z: FloatArray) -> FloatArray:
     return np.asarray(unit @ unit.T)
 
 
-def _lags(cosines: FloatArray, coordinates: int) -> Finding:
+def _whiteness(cosines: FloatArray, coordinates: int) -> Finding:
     """sqrt(coordinates) * the mean cosine at every lag is nearly N(0, 1 / pairs)."""
     rounds = cosines.shape[0]
     words = "no correlation at any lag (the statistic is the largest, in standard deviations)"
@@ -78,11 +78,11 @@ def _lags(cosines: FloatArray, coordinates: int) -> Finding:
     return Finding("noise whiteness", worst, min(1.0, 2 * len(scores) * float(ndtr(-worst))), words)
 
 
-def _parallel(name: str, cosines: FloatArray, dimension: int, words: str) -> Finding:
+def _largest_cosine(name: str, cosines: FloatArray, dimension: int, words: str) -> Finding:
     """The largest cosine between two of several independent normal vectors; cos^2 is Beta(1/2, (dimension - 1) / 2)."""
-    many = cosines.shape[0]
-    if many == 1 or dimension == 1:
+    vectors = cosines.shape[0]
+    if vectors == 1 or dimension == 1:
         return Finding(name, 0.0, 1.0, words)
     worst = min(float(np.abs(np.tril(cosines, -1)).max()), 1.0)
-    p = float(betaincc(0.5, (dimension - 1) / 2, worst**2)) * many * (many - 1) / 2
+    p = float(betaincc(0.5, (dimension - 1) / 2, worst**2)) * vectors * (vectors - 1) / 2
     return Finding(name, worst, min(1.0, p), words)

@@ -1,4 +1,4 @@
-"""Who took part when, in several realisations of the real batches, and which of them carry a canary."""
+"""Which examples took part in which rounds, in several realisations of the real batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Participation:
       member, turn: one entry per participation, in no order.
       sizes: (realisations, rounds), those left out included.
       truncated: (realisations, rounds), how many were left out.
-      in_order: whether the batches said that they were for rounds 0, 1, 2, ...
+      in_order: whether the batches were those of rounds 0, 1, 2, ..., by their own account.
     """
 
     examples: int
@@ -46,10 +46,10 @@ class Participation:
         return np.bincount(self.member, minlength=self.total)
 
     def places(self, cycle: int) -> Ints:
-        """Returns turn mod cycle of some participation of every example, -1 if it has none."""
-        found = np.full(self.total, -1)
-        found[self.member] = self.turn % cycle
-        return found
+        """Returns, for every example, the round modulo `cycle` of one of its participations; -1 if it has none."""
+        places = np.full(self.total, -1)
+        places[self.member] = self.turn % cycle
+        return places
 
     def matrix(self, watched: Ints) -> Any:
         """Returns the sparse matrix (watched, rounds) of how often each watched example is in each batch."""
@@ -69,21 +69,21 @@ def read(runs: Iterable[Iterable[Batch]], examples: int, rounds: int, orders: It
       examples, rounds: what the plan says.
       orders: for each, the example at every position of the shuffled data, or None where indices are examples.
     """
-    members, turns, sizes, cuts, in_order = [], [], [], [], True
+    members, turns, sizes, truncated, in_order = [], [], [], [], True
     for number, (run, order) in enumerate(zip(runs, orders, strict=False)):
         batches = list(run)
         if len(batches) != rounds:
             raise InvalidArgument("batches", len(batches), f"must be as many as the plan has rounds, {rounds}")
-        found = [batch.examples for batch in batches]
-        kept = np.array([one.size for one in found])
-        index = np.concatenate(found).astype(np.int64)
+        present = [batch.examples for batch in batches]
+        kept = np.array([indices.size for indices in present])
+        index = np.concatenate(present).astype(np.int64)
         if index.size and not 0 <= index.min() <= index.max() < examples:
             raise InvalidArgument("batches", int(index.max()), f"must hold indices from 0 to {examples - 1}")
         members.append((index if order is None else order[index]) + number * examples)
         turns.append(np.repeat(np.arange(len(batches)), kept))
-        cuts.append([batch.truncated for batch in batches])
-        sizes.append(kept + cuts[-1])
+        truncated.append([batch.truncated for batch in batches])
+        sizes.append(kept + truncated[-1])
         in_order = in_order and [batch.round for batch in batches] == list(range(rounds))
     return Participation(
-        examples, rounds, np.concatenate(members), np.concatenate(turns), np.array(sizes), np.array(cuts), in_order
+        examples, rounds, np.concatenate(members), np.concatenate(turns), np.array(sizes), np.array(truncated), in_order
     )

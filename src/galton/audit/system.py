@@ -1,4 +1,4 @@
-"""What is audited: the batches and the noise that training gets from a plan, taken through a checkpoint on the way."""
+"""What is audited: the batches and the noise that training gets from a plan, saved and resumed halfway."""
 
 from __future__ import annotations
 
@@ -25,25 +25,41 @@ class System(Protocol):
     """Batches and noise of whole runs. The auditor sees nothing else of what it audits."""
 
     def batches(self, seed: int | None) -> Iterator[Batch]:
-        """Yields the batches of one run, round by round; None for a seed of the system's own."""
+        """Yields the batches of one run, round by round.
+
+        Args:
+          seed: of the batches; None for a seed of the system's own.
+
+        Yields:
+          One batch per round.
+        """
 
     def noise(
         self, coordinates: int, members: Callable[[int], NDArray[np.int64]], seed: int | None
     ) -> Iterator[Vector]:
-        """Yields the noise of one run, round by round, for a model with so many parameters.
+        """Yields the noise of one run, round by round, for a model of one vector of parameters.
 
         Args:
           coordinates: number of parameters.
-          members: members(t) are the examples of round t, as a journal wants to know them.
-          seed: None for a key of the system's own.
+          members: members(t) are the examples of round t, for the journal.
+          seed: of the noise; None for a key of the system's own.
+
+        Yields:
+          One vector per round.
         """
 
 
 class RealSystem:
-    """The real thing: `plan.batches` and `plan.noise`, each saved and loaded again halfway through the run.
+    """The system that training uses: `plan.batches` and `plan.noise`, each saved and resumed halfway through the run.
 
     Batches go through the JSON of their state, noise through the checkpoint file and the journal of a `NoiseRun`: the
-    parts that a `TrainingRun` is made of.
+    parts that a `TrainingRun` consists of.
+
+    Args:
+      plan: the plan to be audited.
+
+    Attributes:
+      plan: as given.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -51,12 +67,12 @@ class RealSystem:
 
     @cached_property
     def source(self) -> CorrelatedNoise:
-        """What noise is drawn from; it has no state, and is compiled once."""
+        """The noise of the plan; it has no state and is compiled once."""
         return self.plan.noise()
 
     @property
     def halfway(self) -> int:
-        """The round before which a run is interrupted."""
+        """The round before which a run is interrupted and resumed."""
         return self.plan.rounds // 2
 
     def batches(self, seed: int | None) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""One real run as many independent trials: every watched example has a parameter, and so noise, of its own."""
+"""One real run as many independent trials: each example with a canary has a parameter, and so noise, of its own."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MOST_COORDINATES = 1 << 19
 BLOCK = 64
 """Rounds handled at a time."""
 SPEED = 2e7
-"""Coordinates times rounds that are audited in a second, roughly: it only sets how often the clock is looked at."""
+"""Coordinates times rounds that are audited in a second, roughly: it only sets how often the clock is read."""
 PER_BATCH = 5e-5
 """Seconds that a batch takes, roughly."""
 SILENT, MOST_SILENT = 4, 16
-"""Coordinates for each one with a canary, at least and at most, where those without need no batches: what is rare is
-false positives."""
+"""Fewest and most coordinates per canary, where coordinates without a canary need no batches: they show false
+positives, which are rare."""
 MOST_PARTICIPATIONS = 1 << 27
 """Entries of the lists of who took part when, at most."""
 RUNS = 12
-"""Runs that the time is meant for."""
+"""Number of runs into which the time is divided."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def shape_for(plan: Plan, attack: Attack, seconds: float, trials: int | None) ->
     participations = int(plan.scheme.meetings * plan.epochs * plan.examples) + 1
     if participations > MOST_PARTICIPATIONS:
         raise InvalidArgument("examples", plan.examples, "too many for an audit, which holds the batches in memory")
-    few = 4 if 4 * participations <= MOST_PARTICIPATIONS else 1
-    realisations = max(few, -(-canaries // plan.examples))
+    least = 4 if 4 * participations <= MOST_PARTICIPATIONS else 1
+    realisations = max(least, -(-canaries // plan.examples))
     coordinates = min(most, MOST_SILENT * canaries) if attack.silent else canaries
     return Shape(canaries, coordinates, realisations, min(BLOCK, plan.rounds, max(1, ENTRIES // (4 * coordinates))))
 
@@ -79,9 +79,9 @@ class Trials:
       outside: without it (or with the opposite one).
       worst_inside, worst_outside: which of them are in a worst-case place; the bound on epsilon rests on them.
       whole: which of `inside` took part whenever they should (truncation leaves some out).
-      own: bins or groups of `inside`.
+      groups: of `inside`: the bin, or the group of cyclic batches, that each canary belongs to.
       noise: (rounds, some coordinates) of the noise.
-      seen: who took part when.
+      participation: who took part when.
     """
 
     inside: FloatArray
@@ -89,9 +89,9 @@ class Trials:
     worst_inside: NDArray[np.bool_]
     worst_outside: NDArray[np.bool_]
     whole: NDArray[np.bool_]
-    own: Ints
+    groups: Ints
     noise: NDArray[Any]
-    seen: Participation
+    participation: Participation
 
 
 def run_once(
@@ -102,64 +102,67 @@ def run_once(
     Args:
       plan: what should run.
       system: what runs.
-      attack: how the outcome is looked at.
+      attack: turns the outcome into log likelihood ratios.
       shape: how large the run is.
-      random: of the auditor, for which examples to watch.
+      random: of the auditor; chooses the examples with a canary.
       seeded: whether the system gets seeds from `random`, or takes its own.
-      sampled: of how many coordinates the noise is handed back.
+      sampled: number of coordinates whose noise is returned.
+
+    Returns:
+      The log likelihood ratios of the run, and what else the checks need.
     """
 
     def seed() -> int | None:
         return int.from_bytes(random.bytes(16), "little") if seeded else None
 
     streaming = plan.scheme.shuffled_data
-    seen = read(
+    participation = read(
         (system.batches(seed()) for _ in range(shape.realisations)),
         plan.examples,
         plan.rounds,
         (random.permutation(plan.examples) if streaming else None for _ in range(shape.realisations)),
     )
-    watched = np.sort(random.choice(seen.total, shape.canaries, replace=False, shuffle=False))
-    places = seen.places(period_of(plan.scheme))[watched]
-    own = _owned(plan, places, random)
-    taken = seen.matrix(watched)
-    by_round = taken.tocsc()
+    watched = np.sort(random.choice(participation.total, shape.canaries, replace=False, shuffle=False))
+    places = participation.places(period_of(plan.scheme))[watched]
+    groups = _guess_missing_groups(plan, places, random)
+    joined = participation.matrix(watched)
+    by_round = joined.tocsc()
 
     def members(turn: int) -> Ints:
         start, stop = by_round.indptr[turn : turn + 2]
         return np.asarray(by_round.indices[start:stop], np.int64)
 
     sums = np.zeros((attack.weights.shape[1], shape.coordinates), np.float32)
-    kept: list[NDArray[Any]] = []
-    waiting: list[NDArray[Any]] = []
+    noise_samples: list[NDArray[Any]] = []
+    block: list[NDArray[Any]] = []
     start = 0
     for turn, noise in enumerate(system.noise(shape.coordinates, members, seed())):
-        kept.append(noise[:sampled].copy())
-        waiting.append(noise)
-        if len(waiting) == shape.block or turn + 1 == plan.rounds:
-            sums += attack.weights[start : turn + 1].T @ np.stack(waiting)
-            start, waiting = turn + 1, []
+        noise_samples.append(noise[:sampled].copy())
+        block.append(noise)
+        if len(block) == shape.block or turn + 1 == plan.rounds:
+            sums += attack.weights[start : turn + 1].T @ np.stack(block)
+            start, block = turn + 1, []
     sums /= np.float32(plan.clip_norm)
-    moved = taken @ attack.weights
+    moved = joined @ attack.weights
     moved = np.asarray(moved.toarray() if hasattr(moved, "toarray") else moved).T
-    inside = attack.ratio(sums[:, : shape.canaries] + moved, own)
+    inside = attack.ratio(sums[:, : shape.canaries] + moved, groups)
     if attack.mirrored:
         sums[:, : shape.canaries] -= moved
-    owners = np.concatenate((own, np.zeros(shape.coordinates - shape.canaries, np.int64)))
+    owners = np.concatenate((groups, np.zeros(shape.coordinates - shape.canaries, np.int64)))
     return Trials(
         inside,
         attack.ratio(sums, owners),
-        attack.worst(own),
+        attack.worst(groups),
         attack.worst(owners),
-        _whole(plan, seen, watched, places),
-        own,
-        np.stack(kept),
-        seen,
+        _always_took_part(plan, participation, watched, places),
+        groups,
+        np.stack(noise_samples),
+        participation,
     )
 
 
-def _owned(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
-    """Bins or groups; one that was never seen gets the group that it has by chance, given that it was not seen."""
+def _guess_missing_groups(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
+    """Returns bins or groups; an example that never took part gets a random one, drawn conditionally on that."""
     weights = np.ones(period_of(plan.scheme))
     if plan.scheme.sampling_probability < 1:
         returns = np.bincount(np.arange(plan.rounds) % weights.size, minlength=weights.size)
@@ -169,15 +172,18 @@ def _owned(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
     return np.where(places >= 0, places, guessed)
 
 
-def _whole(plan: Plan, seen: Participation, watched: Ints, places: Ints) -> NDArray[np.bool_]:
-    """Who took part whenever they should; with coins that cannot be told where anyone was left out."""
+def _always_took_part(plan: Plan, participation: Participation, watched: Ints, places: Ints) -> NDArray[np.bool_]:
+    """Returns which watched examples took part whenever they should.
+
+    Where examples are sampled this is known only for realisations in which nothing was truncated.
+    """
     if plan.scheme.sampling_probability < 1:
-        return np.asarray(seen.truncated.sum(axis=1)[watched // plan.examples] == 0)
+        return np.asarray(participation.truncated.sum(axis=1)[watched // plan.examples] == 0)
     cycle = period_of(plan.scheme)
     due = np.bincount(np.arange(plan.rounds) % cycle, minlength=cycle)
-    return np.asarray((places >= 0) & (seen.counts()[watched] == due[places]))
+    return np.asarray((places >= 0) & (participation.counts()[watched] == due[places]))
 
 
 def noise_sample(rounds: int, most: int) -> int:
-    """Returns of how many coordinates the noise is looked at by itself."""
+    """Returns the number of coordinates whose noise is tested by itself."""
     return max(2, math.floor(most / rounds))

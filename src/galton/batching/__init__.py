@@ -1,9 +1,9 @@
-"""Who takes part in which round. `base.Scheme` is the one shape; `Batches` runs a scheme in fixed shapes."""
+"""Which examples take part in which round: a `Scheme` says how batches are drawn, `Batches` draws them."""
 
 from galton.batching.balls_in_bins import BallsInBins
 from galton.batching.base import Scheme
+from galton.batching.batch import Batch
 from galton.batching.batches import Batches
-from galton.batching.fixed import Batch
 from galton.batching.order import FixedOrder, Shuffle
 from galton.batching.overflow import Truncation, smallest_padded_batch_size, truncation, truncation_probability
 from galton.batching.poisson import CyclicPoisson, Poisson

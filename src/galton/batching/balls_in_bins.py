@@ -11,33 +11,34 @@ from numpy.typing import NDArray
 
 from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
 from galton.batching.laws import RandomBin
-from galton.batching.words import BLOCK, Words
+from galton.batching.randomness import BLOCK, Words
 from galton.errors import count
 from galton.strategies.base import Strategy
 
 MOST_BINS = 2**24
-"""Counts per bin are kept for every bin."""
+"""The most bins: one count per bin is held in memory."""
 
 
 @dataclass(frozen=True)
 class BallsInBins(Scheme):
-    """Independent uniform bins; round t has the examples of bin t mod bins.
+    """Balls-in-bins batches: each example falls into one uniformly random bin; round t has those of bin t mod bins.
 
-    Args:
-      examples: number of examples.
+    Attributes:
+      examples: number of examples in the data set; public.
       bins: batches per epoch.
       rounds: batches in the whole run; the last epoch may be partial.
 
-    Formal guarantees of a realisation:
-      - The bin of an example is exactly uniform and a function of (seed, its index) alone: adding or removing others
-        does not move it. This is the sampling of docs/math.md, section 1, for add-or-remove and replace adjacency.
-      - Without truncation; see `batching/overflow.py` for what truncation costs.
+    Formal guarantee: the bin of an example is exactly uniform, and a function of (seed, index of the example) alone:
+    adding or removing other examples does not move it. This is the sampling of docs/math.md, section 1, for
+    add-or-remove and replace adjacency, without truncation; `Truncation` says what truncation costs.
 
-    >>> batches = BallsInBins(examples=10, bins=3, rounds=6).open(Words("00" * 32))
-    >>> sum(batches.members(t).size for t in range(3))
-    10
-    >>> bool((batches.members(1) == batches.members(4)).all())
-    True
+    Example:
+      >>> from galton import Batches
+      >>> batches = Batches(BallsInBins(examples=10, bins=3, rounds=6), seed=1)
+      >>> sum(batches.at(t).examples.size for t in range(3))
+      10
+      >>> bool((batches.at(1).examples == batches.at(4).examples).all())  # the next epoch has the same batches
+      True
     """
 
     kind: ClassVar[str] = "balls-in-bins"
@@ -97,7 +98,7 @@ class BallsInBins(Scheme):
 
 @dataclass(frozen=True, eq=False)
 class Grouped:
-    """Examples in the order of their bins: O(n) int32 memory."""
+    """Examples sorted by bin; memory is one int32 per example."""
 
     scheme: BallsInBins
     order: IndexArray
@@ -121,21 +122,21 @@ def bin_sizes(words: Words, examples: int, bins: int) -> NDArray[np.int64]:
         if bins <= BLOCK:
             sizes += np.bincount(block, minlength=bins)
         else:
-            found, counts = np.unique(block, return_counts=True)
-            sizes[found] += counts
+            occupied, counts = np.unique(block, return_counts=True)
+            sizes[occupied] += counts
     return sizes
 
 
 def grouped(words: Words, examples: int, bins: int) -> tuple[IndexArray, NDArray[np.int64]]:
-    """Sorts examples by bin, in order of their index within a bin; returns (order, where each bin starts).
+    """Returns the examples sorted by bin, by index within a bin, and the position at which each bin starts.
 
-    A counting sort whose blocks are sorted by themselves first, so that its writes come in runs.
+    This is a counting sort whose blocks are sorted by themselves first, so that it writes to memory in runs.
     """
     narrow = bins <= 1 << 16
     place = np.empty(examples, np.uint16 if narrow else np.uint32)
     for start, block in bin_blocks(words, examples, bins):
         place[start : start + block.size] = block
-    local = min(20, 32 - (bins - 1).bit_length()) if narrow else 22  # bits of a key that tell where in its block
+    local = min(20, 32 - (bins - 1).bit_length()) if narrow else 22  # bits of a key that hold the place in its block
     key: Any = np.uint32 if narrow else np.uint64
     step, shift = 1 << local, key(local)
     sizes = np.zeros(bins, np.int64)

@@ -1,4 +1,4 @@
-"""The batches of one run: from a scheme and a seed, at any round, with a state that JSON can hold."""
+"""The batches of one run: from a scheme and a seed, for any round, with a state that JSON can hold."""
 
 from __future__ import annotations
 
@@ -7,39 +7,43 @@ from functools import cached_property
 from typing import Any
 
 from galton.batching.base import Members, Scheme
-from galton.batching.fixed import Batch, fixed_batch
+from galton.batching.batch import Batch, fixed_batch
 from galton.batching.overflow import smallest_padded_batch_size
-from galton.batching.words import Words, check_seed
+from galton.batching.randomness import Words, check_seed
 from galton.errors import InvalidArgument, count
 
 FORMAT = "galton-batches"
 VERSION = 1
 DEFAULT_TRUNCATION = 1e-12
-"""Probability of any truncation in the run at the default padded batch size."""
+"""Bound on the probability that any batch of the run is truncated, at the default padded batch size."""
 
 
 class Batches:
-    """Iterates over the batches of a run, each of the same padded batch size.
+    """Iterates over the batches of a run, all of the same padded batch size.
 
-    Batch t is a pure function of (scheme, seed, padded_batch_size, t), bit for bit the same on every machine for
-    balls-in-bins (Poisson schemes lean on the platform's logarithm).
+    Batch t is a pure function of (scheme, seed, padded_batch_size, t). For balls-in-bins it is the same on every
+    machine, bit for bit; Poisson schemes depend on the platform's logarithm.
 
     Args:
       scheme: how batches are drawn.
-      padded_batch_size: size that every batch is padded to; by default so large that truncation anywhere in the run
-        has probability below 1e-12.
-        Larger batches are truncated: see `batching/overflow.py` for what that costs.
-      seed: None takes the operating system's entropy; it is kept in the state. It is a secret: amplification holds
-        against those who do not know the batches.
+      padded_batch_size: size that every batch is padded to. Larger batches are truncated; `Truncation` says what that
+        costs. By default it is so large that any truncation in the run has probability below 1e-12.
+      seed: whole number or 64 hexadecimal digits; by default 256 bits from the operating system. The seed is a secret,
+        and part of `state()`: amplification holds only against those who do not know the batches.
 
-    >>> from galton.batching import BallsInBins
-    >>> batches = Batches(BallsInBins(examples=100, bins=5, rounds=10), padded_batch_size=32, seed=7)
-    >>> first = next(batches)
-    >>> first.indices.shape, batches.round
-    ((32,), 1)
-    >>> again = Batches.resume(batches.scheme, batches.state())
-    >>> bool((next(again).indices == next(batches).indices).all())
-    True
+    Attributes:
+      scheme: as given.
+      padded_batch_size: size of every batch.
+
+    Example:
+      >>> from galton import BallsInBins
+      >>> batches = Batches(BallsInBins(examples=100, bins=5, rounds=10), padded_batch_size=32, seed=7)
+      >>> batch = next(batches)
+      >>> batch.indices.shape, batches.round
+      ((32,), 1)
+      >>> resumed = Batches.resume(batches.scheme, batches.state())
+      >>> bool((next(resumed).indices == next(batches).indices).all())
+      True
     """
 
     def __init__(self, scheme: Scheme, padded_batch_size: int | None = None, seed: str | int | None = None) -> None:
@@ -54,21 +58,28 @@ class Batches:
 
     @property
     def seed(self) -> str:
-        """The seed, 64 hexadecimal digits; a secret."""
+        """The seed as 64 hexadecimal digits; a secret."""
         return self._words.seed
 
     @property
     def round(self) -> int:
-        """The coming round."""
+        """The round whose batch comes next, counted from 0."""
         return self._round
 
     @cached_property
     def realisation(self) -> Members:
-        """Who takes part when; made on first use."""
+        """Who takes part when, before padding and truncation; drawn on first use."""
         return self.scheme.open(self._words)
 
     def at(self, turn: int) -> Batch:
-        """Returns the batch of any round; the iteration does not move."""
+        """Returns the batch of any round, without moving the iteration.
+
+        Args:
+          turn: the round, counted from 0.
+
+        Returns:
+          The batch, the same one that iteration gives for this round.
+        """
         members = self.realisation.members(turn)
         return fixed_batch(self._words, turn, members, self.padded_batch_size, self.scheme.examples)
 
@@ -86,7 +97,7 @@ class Batches:
         return self.scheme.rounds - self._round
 
     def state(self) -> dict[str, Any]:
-        """Returns a JSON-ready dictionary from which `resume` continues with the coming round. It has the seed."""
+        """Returns a JSON-ready dictionary from which `resume` goes on with the next round. It has the secret seed."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -98,7 +109,15 @@ class Batches:
 
     @classmethod
     def resume(cls, scheme: Scheme, state: dict[str, Any]) -> Batches:
-        """Continues where `state` was taken; a state of another scheme is refused."""
+        """Returns batches that go on where a state was taken.
+
+        Args:
+          scheme: the scheme of the run; any other is refused.
+          state: what `state()` returned.
+
+        Returns:
+          The batches; the next one is that of the state's round.
+        """
         if state.get("format") != FORMAT or state.get("version") != VERSION:
             raise InvalidArgument("state", state.get("format"), f"must be a {FORMAT} state of version {VERSION}")
         if state.get("scheme") != scheme.digest:

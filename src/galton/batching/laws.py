@@ -1,4 +1,4 @@
-"""How one example takes part in a run: data without behaviour, which accountants interpret."""
+"""The distribution of the rounds that one example takes part in: data without behaviour, read by accountants."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ class Law:
 
 @dataclass(frozen=True)
 class KnownBin(Law):
-    """Rounds i, i + bins, i + 2 bins, ... of one i that was chosen in any way, and may be known."""
+    """Rounds i, i + bins, i + 2 bins, ... for one i that may be chosen in any way, and may be known."""
 
     bins: int
 
 
 @dataclass(frozen=True)
 class RandomBin(Law):
-    """Rounds i, i + bins, ... of one uniform i, independent of all other examples: balls-in-bins."""
+    """Rounds i, i + bins, ... for one uniform i, independent of all other examples: balls-in-bins."""
 
     bins: int
 
 
 @dataclass(frozen=True)
 class Coins(Law):
-    """Every round with this probability, independently of other rounds and other examples: Poisson sampling."""
+    """Each round with this probability, independently of other rounds and other examples: Poisson sampling."""
 
     probability: float
 
 
 @dataclass(frozen=True)
 class GroupCoins(Law):
-    """Every `groups`-th round, from one's group's first, with this probability, independently: cyclic Poisson.
+    """Each round of the example's group, one in `groups`, with this probability, independently: cyclic Poisson.
 
     The group may be known.
     """
@@ -44,7 +44,7 @@ class GroupCoins(Law):
 
 @dataclass(frozen=True)
 class Renewal(Law):
-    """At least `separation` rounds apart, then every round with this probability; stationary; independent examples."""
+    """A rest of `separation` - 1 rounds, then each round with this probability; stationary, independent examples."""
 
     separation: int
     probability: float
@@ -52,6 +52,6 @@ class Renewal(Law):
 
 @dataclass(frozen=True)
 class OncePerEpoch(Law):
-    """One round of every epoch, in an order that depends on the other examples' (shuffling anew)."""
+    """One round of every epoch, which depends on those of the other examples: reshuffling."""
 
     bins: int

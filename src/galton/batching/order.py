@@ -10,24 +10,29 @@ import numpy as np
 
 from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
 from galton.batching.laws import KnownBin, Law, OncePerEpoch
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count
 from galton.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
 class FixedOrder(Scheme):
-    """The data in its own order, cut into `bins` batches whose sizes differ by at most one, again in every epoch.
+    """The data in its own order, cut into `bins` batches whose sizes differ by at most one; the same in every epoch.
 
-    Args:
-      examples: number of examples.
+    Attributes:
+      examples: number of examples in the data set; public.
       bins: batches per epoch.
-      rounds: batches in the whole run.
+      rounds: batches in the whole run; the last epoch may be partial.
 
-    Formal guarantees:
-      - Example k is in the batch of bin floor(k * bins / examples) of every epoch. Covered by the unamplified analysis
-        if the neighbouring data set has another example, or none, in the same place, the others staying where they
-        are (replace-one and zero-out adjacency); taking an example out so that the others move up is not covered.
+    Formal guarantee: example k is in batch floor(k * bins / examples) of every epoch. The unamplified analysis covers
+    neighbours that have another example, or none, in the same place while all others stay where they are (replace-one
+    and zero-out adjacency). Removing an example so that later ones move up is not covered.
+
+    Example:
+      >>> from galton import Batches
+      >>> batches = Batches(FixedOrder(examples=5, bins=2, rounds=4), seed=1)
+      >>> [batch.examples.tolist() for batch in batches]
+      [[0, 1, 2], [3, 4], [0, 1, 2], [3, 4]]
     """
 
     kind: ClassVar[str] = "fixed-order"
@@ -79,7 +84,14 @@ class FixedOrder(Scheme):
         return math.ceil(self.examples / self.bins)
 
     def span(self, turn: int) -> slice:
-        """Positions of a round's batch."""
+        """Returns the positions of a round's batch in the order of the data.
+
+        Args:
+          turn: the round, counted from 0.
+
+        Returns:
+          The slice of positions.
+        """
         group = self.check_turn(turn) % self.bins
         return slice(-(-group * self.examples // self.bins), -(-(group + 1) * self.examples // self.bins))
 
@@ -89,18 +101,23 @@ class FixedOrder(Scheme):
 
 @dataclass(frozen=True)
 class Shuffle(FixedOrder):
-    """The data in random order, cut into batches: shuffled once, or anew in every epoch.
+    """The data in random order, cut into batches of fixed size: shuffled once, or again in every epoch.
 
-    Args:
-      examples: number of examples.
+    Attributes:
+      examples: number of examples in the data set; public.
       bins: batches per epoch.
-      rounds: batches in the whole run.
-      reshuffle: shuffle anew in every epoch.
+      rounds: batches in the whole run; the last epoch may be partial.
+      reshuffle: shuffle again at the start of every epoch.
 
-    Formal guarantees:
-      - Shuffled once: whatever the order, that of `FixedOrder`. Shuffling is not balls-in-bins (sizes are fixed, so
-        examples are not independent) and no amplification is claimed for it. Shuffled anew, an example may return
-        after one round or after 2 * bins - 1: no accountant of galton covers that beyond one epoch.
+    Formal guarantee: shuffled once, that of `FixedOrder`, whatever the order is. No amplification is claimed:
+    shuffling is not balls-in-bins, for sizes are fixed and so examples are not independent. With `reshuffle` an
+    example may return after one round or after 2 * bins - 1; no accountant of galton covers that beyond one epoch.
+
+    Example:
+      >>> from galton import Batches
+      >>> batches = Batches(Shuffle(examples=6, bins=2, rounds=2), seed=1)
+      >>> sorted(index for batch in batches for index in batch.examples.tolist())
+      [0, 1, 2, 3, 4, 5]
     """
 
     kind: ClassVar[str] = "shuffle"
@@ -112,25 +129,25 @@ class Shuffle(FixedOrder):
             raise InvalidArgument("reshuffle", self.reshuffle, "must be true or false")
 
     @property
-    def _anew(self) -> bool:
+    def _reshuffles(self) -> bool:
         return self.reshuffle and self.rounds > self.bins
 
     @property
     def law(self) -> Law:
-        return OncePerEpoch(self.bins) if self._anew else KnownBin(self.bins)
+        return OncePerEpoch(self.bins) if self._reshuffles else KnownBin(self.bins)
 
     @property
     def description(self) -> str:
-        if self._anew:
+        if self._reshuffles:
             return "the examples are shuffled anew in every epoch and cut into batches of a fixed size"
         return super().description
 
     @property
     def period(self) -> int | None:
-        return None if self._anew else self.bins
+        return None if self._reshuffles else self.bins
 
     def sensitivity_if_known(self, strategy: Strategy) -> float:
-        return strategy.sensitivity(1 if self._anew else self.bins)  # anew: at most what every round would do
+        return strategy.sensitivity(1 if self._reshuffles else self.bins)  # reshuffled: at most every round
 
     def open(self, words: Words) -> Shuffled:
         return Shuffled(self, words)
@@ -138,7 +155,7 @@ class Shuffle(FixedOrder):
 
 @dataclass(frozen=True, eq=False)
 class InOrder:
-    """Positions are indices."""
+    """The batches of a `FixedOrder`: positions are indices."""
 
     scheme: FixedOrder
 
@@ -148,7 +165,7 @@ class InOrder:
 
 
 class Shuffled:
-    """The permutation of the current epoch."""
+    """The batches of a `Shuffle`; holds the permutation of the current epoch."""
 
     def __init__(self, scheme: Shuffle, words: Words) -> None:
         self._scheme, self._words = scheme, words

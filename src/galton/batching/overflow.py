@@ -36,15 +36,15 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Truncation:
-    """How often truncation strikes, for one scheme and padded batch size.
+    """How often batches are truncated to a padded batch size, and what that costs in privacy.
 
     Attributes:
-      padded_batch_size: size that every batch is padded to, or cut to.
-      per_batch: probability that a given batch is larger, exact.
-      probability: upper bound on the probability that any batch of the run is larger.
-      probability_lower: lower bound on the same.
-      expected: expected number of examples left out in the whole run, counted in every round, exact.
-      displacement: probability that bounds what privacy can lose; see `delta`.
+      padded_batch_size: size that every batch is padded or truncated to.
+      per_batch: probability that a given batch is truncated; exact.
+      probability: upper bound on the probability that any batch of the run is truncated.
+      probability_lower: lower bound on the same probability.
+      expected: expected number of examples left out, summed over all rounds; exact.
+      displacement: bound on the probability that a given example pushes another one out of a batch; see `delta`.
     """
 
     padded_batch_size: int
@@ -55,7 +55,18 @@ class Truncation:
     displacement: float
 
     def delta(self, epsilon: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
-        """Returns what has to be added to delta at this epsilon because of truncation."""
+        """Returns how much truncation adds to delta at this epsilon.
+
+        Formal guarantee: a run that is (epsilon, delta)-DP without truncation is (epsilon, delta + this)-DP with it, if
+        the examples kept are chosen by the batch's members and independent randomness only (docs/math.md, section 9).
+
+        Args:
+          epsilon: where on the privacy curve.
+          adjacency: of the guarantee.
+
+        Returns:
+          The additional delta; 0 under replace-one and zero-out adjacency.
+        """
         return Adjacency(adjacency).truncation_delta(self.displacement, epsilon)
 
     def to_json(self) -> dict[str, float]:
@@ -65,7 +76,14 @@ class Truncation:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Truncation:
-        """Rebuilds a prediction from `to_json`."""
+        """Rebuilds the prediction that `to_json` wrote.
+
+        Args:
+          value: what `to_json` returned.
+
+        Returns:
+          The prediction.
+        """
         body = Fields("truncation", value, cls, {"padded_batch_size": ("physical",)})
         return cls(
             padded_batch_size=body.count("physical", 1),
@@ -78,12 +96,22 @@ class Truncation:
 
 
 def truncation(scheme: Scheme, padded_batch_size: int) -> Truncation:
-    """Predicts truncation to `padded_batch_size` examples.
+    """Predicts how often batches of a scheme are truncated to `padded_batch_size` examples.
 
-    >>> from galton.batching import BallsInBins
-    >>> found = truncation(BallsInBins(examples=50_000, bins=100, rounds=2000), 640)
-    >>> f"{found.per_batch:.3g} {found.probability:.3g}"
-    '6.85e-10 6.85e-08'
+    Formal guarantee: `probability` and `displacement` of the result are upper bounds (docs/math.md, section 9).
+
+    Args:
+      scheme: how batches are drawn.
+      padded_batch_size: size that every batch is padded or truncated to. Batches of fixed size must fit.
+
+    Returns:
+      The probabilities of truncation and what it costs.
+
+    Example:
+      >>> from galton import BallsInBins
+      >>> prediction = truncation(BallsInBins(examples=50_000, bins=100, rounds=2000), 640)
+      >>> f"{prediction.per_batch:.3g} {prediction.probability:.3g} {prediction.delta(epsilon=1.0):.3g}"
+      '6.85e-10 6.85e-08 2.4e-09'
     """
     count("padded_batch_size", padded_batch_size)
     if scheme.inclusion is None:
@@ -92,50 +120,67 @@ def truncation(scheme: Scheme, padded_batch_size: int) -> Truncation:
             raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
         return Truncation(padded_batch_size, 0.0, 0.0, 0.0, 0.0, 0.0)
     size, chance = scheme.examples, scheme.inclusion
-    over = above(padded_batch_size, size, chance)
-    met = min(1.0, scheme.meetings * above(padded_batch_size - 1, size, chance) * ROUNDING)
+    overflow = tail_probability(padded_batch_size, size, chance)
+    displacement = min(1.0, scheme.meetings * tail_probability(padded_batch_size - 1, size, chance) * ROUNDING)
     return Truncation(
         padded_batch_size,
-        over,
-        min(1.0, scheme.distinct * over * ROUNDING),
-        _at_least_one(over, scheme),
+        overflow,
+        min(1.0, scheme.distinct * overflow * ROUNDING),
+        _any_overflow_at_least(overflow, scheme),
         scheme.rounds * _expected_excess(padded_batch_size, size, chance),
-        met,
+        displacement,
     )
 
 
 def truncation_probability(scheme: Scheme, padded_batch_size: int) -> float:
-    """Returns an upper bound on the probability that any batch of the run is truncated."""
+    """Returns an upper bound on the probability that any batch of the run is truncated.
+
+    Args:
+      scheme: how batches are drawn.
+      padded_batch_size: size that every batch is padded or truncated to.
+
+    Returns:
+      The `probability` of `truncation`.
+
+    Example:
+      >>> from galton import BallsInBins
+      >>> f"{truncation_probability(BallsInBins(examples=50_000, bins=100, rounds=2000), 640):.3g}"
+      '6.85e-08'
+    """
     return truncation(scheme, padded_batch_size).probability
 
 
-def smallest_padded_batch_size(scheme: Scheme, wanted: float, multiple: int = 1) -> int:
-    """Returns the smallest padded batch size, a multiple of `multiple`, that truncates with at most this probability.
+def smallest_padded_batch_size(scheme: Scheme, max_truncation_probability: float, multiple: int = 1) -> int:
+    """Returns the smallest padded batch size at which truncation is as improbable as asked for.
 
     Args:
-      scheme: the batching scheme.
-      wanted: bound on the probability that any batch of the run is truncated.
-      multiple: sizes allowed, for example the micro-batch size.
+      scheme: how batches are drawn.
+      max_truncation_probability: bound on the probability that any batch of the run is truncated.
+      multiple: the size must be a multiple of this, for example of the micro-batch size.
 
-    >>> from galton.batching import BallsInBins
-    >>> smallest_padded_batch_size(BallsInBins(examples=50_000, bins=100, rounds=2000), 1e-10, multiple=8)
-    664
+    Returns:
+      The padded batch size; `truncation_probability` there is at most `max_truncation_probability`.
+
+    Example:
+      >>> from galton import BallsInBins
+      >>> smallest_padded_batch_size(BallsInBins(examples=50_000, bins=100, rounds=2000), 1e-10, multiple=8)
+      664
     """
-    probability("wanted", wanted)
+    probability("max_truncation_probability", max_truncation_probability)
     count("multiple", multiple)
     low, high = 0, -(-scheme.largest // multiple)
     if scheme.inclusion is not None:
         while high - low > 1:
             middle = (low + high) // 2
-            if truncation_probability(scheme, middle * multiple) <= wanted:
+            if truncation_probability(scheme, middle * multiple) <= max_truncation_probability:
                 high = middle
             else:
                 low = middle
     return high * multiple
 
 
-def above(size: int, trials: int, chance: float) -> float:
-    """Returns Pr[Binomial(trials, chance) > size], with small relative error in the tail too."""
+def tail_probability(size: int, trials: int, chance: float) -> float:
+    """Returns Pr[Binomial(trials, chance) > size], with a small relative error even far out in the tail."""
     from scipy.special import betainc
 
     if size < 0:
@@ -144,7 +189,7 @@ def above(size: int, trials: int, chance: float) -> float:
 
 
 def _expected_excess(size: int, trials: int, chance: float) -> float:
-    """E (N - size)_+ = sum_{k >= size} Pr[N > k]: a sum of positive terms, so that small ones stay precise."""
+    """Returns E (N - size)_+ = sum_{k >= size} Pr[N > k]: all terms are positive, so small results stay precise."""
     from scipy.special import betainc
 
     total, step = 0.0, max(64, int(4 * math.sqrt(trials * chance)))
@@ -157,11 +202,11 @@ def _expected_excess(size: int, trials: int, chance: float) -> float:
     return total
 
 
-def _at_least_one(over: float, scheme: Scheme) -> float:
-    """Lower bound on the probability that any batch overflows.
+def _any_overflow_at_least(overflow: float, scheme: Scheme) -> float:
+    """Returns a lower bound on the probability that any batch overflows, if a given one does so with `overflow`.
 
     Independent batches, and the negatively associated ones of a multinomial, overflow at least as often as
-    1 - (1 - over)^batches; for the others, one batch is what is certain.
+    1 - (1 - overflow)^batches. Of other schemes only a single batch is counted.
     """
     batches = scheme.distinct if scheme.independent_batches else 1
-    return -math.expm1(batches * math.log1p(-over)) / ROUNDING if over < 1 else 1.0
+    return -math.expm1(batches * math.log1p(-overflow)) / ROUNDING if overflow < 1 else 1.0

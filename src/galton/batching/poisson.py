@@ -1,4 +1,4 @@
-"""Poisson batches: every example decides by itself, round by round, whether to take part."""
+"""Poisson batches: whether an example takes part is decided independently for each example and each round."""
 
 from __future__ import annotations
 
@@ -12,25 +12,34 @@ from numpy.typing import NDArray
 from galton.batching.balls_in_bins import MOST_BINS, grouped
 from galton.batching.base import IndexArray, Scheme, check_examples
 from galton.batching.laws import Coins, GroupCoins, Law
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count, positive
 from galton.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
 class CyclicPoisson(Scheme):
-    """Every example belongs to one of `cycle` groups; round t takes each of group t mod cycle independently.
+    """Cyclic Poisson sampling: examples fall into `cycle` groups, and round t Poisson-samples from group t mod cycle.
 
-    Args:
-      examples: number of examples.
-      batch_size: expected size of a batch, at most examples / cycle.
+    Attributes:
+      examples: number of examples in the data set; public.
+      batch_size: expected batch size, at most examples / cycle.
       cycle: number of groups.
       rounds: batches in the whole run.
 
-    Formal guarantees of a realisation:
-      - The group is uniform and a function of (seed, index) alone; within its group an example takes part in each
-        round with probability batch_size * cycle / examples, independently (up to the 53 bits of a uniform number).
-        Covered for add-or-remove adjacency, where the sampling probability stays what it is.
+    Formal guarantee: the group of an example is uniform and a function of (seed, index of the example) alone. In each
+    round of its group the example takes part with probability batch_size * cycle / examples, independently (up to the
+    53 bits of a uniform number). Covered under add-or-remove adjacency, where neighbours are sampled with the same
+    probability.
+
+    Example:
+      >>> from galton import Batches
+      >>> scheme = CyclicPoisson(examples=1000, batch_size=50, cycle=4, rounds=8)
+      >>> scheme.sampling_probability, scheme.inclusion
+      (0.2, 0.05)
+      >>> batches = Batches(scheme, seed=1)
+      >>> set(batches.at(0).examples) & set(batches.at(1).examples)  # different groups
+      set()
     """
 
     kind: ClassVar[str] = "cyclic-poisson"
@@ -71,7 +80,7 @@ class CyclicPoisson(Scheme):
 
     @property
     def sampling_probability(self) -> float:
-        """Probability to take part in a round of one's own group."""
+        """Probability that an example takes part in a given round of its group."""
         return min(1.0, self.batch_size * self.cycle / self.examples)
 
     @property
@@ -98,15 +107,22 @@ class CyclicPoisson(Scheme):
 
 @dataclass(frozen=True)
 class Poisson(CyclicPoisson):
-    """Every example takes part in every round with probability batch_size / examples, independently.
+    """Poisson sampling: in every round each example takes part with probability batch_size / examples, independently.
 
-    Args:
-      examples: number of examples.
-      batch_size: expected size of a batch.
+    Attributes:
+      examples: number of examples in the data set; public.
+      batch_size: expected batch size, at most `examples`.
+      cycle: 1; there is a single group.
       rounds: batches in the whole run.
 
-    Formal guarantees: those of `CyclicPoisson` with one group. There is no bound on how often an example takes part,
-    so the unamplified analysis of a fixed order does not cover it.
+    Formal guarantee: that of `CyclicPoisson` with one group. Nothing bounds how often an example takes part, so the
+    unamplified analysis of a fixed order does not cover these batches.
+
+    Example:
+      >>> from galton import Batches
+      >>> scheme = Poisson(examples=1000, batch_size=50, rounds=8)
+      >>> scheme.sampling_probability, Batches(scheme, seed=1).padded_batch_size
+      (0.05, 108)
     """
 
     kind: ClassVar[str] = "poisson"
@@ -135,7 +151,7 @@ class Poisson(CyclicPoisson):
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Examples by group, and coins for every round."""
+    """The batches of Poisson schemes: examples sorted by group, sampled anew in every round."""
 
     scheme: CyclicPoisson
     words: Words
@@ -152,22 +168,22 @@ class Groups:
 
 
 def successes(words: Words, purpose: str, number: int, trials: int, chance: float) -> NDArray[np.int64]:
-    """Returns which of `trials` independent trials succeed, in time proportional to their number."""
+    """Returns which of `trials` independent trials succeed, in time proportional to the number of successes."""
     if chance >= 1:
         return np.arange(trials)
     expected = trials * chance
-    size, part, found, last = int(expected + 6 * math.sqrt(expected) + 16), 0, [], -1
+    size, chunk, chunks, last = int(expected + 6 * math.sqrt(expected) + 16), 0, [], -1
     while last < trials:
-        jumps = gaps(words.uniforms(f"{purpose} {part}", number, size), chance)
-        places = last + np.cumsum(np.minimum(jumps, trials + 1))
-        found.append(places[places < trials])
-        last, part = int(places[-1]), part + 1
-    return np.concatenate(found)
+        steps = gaps(words.uniforms(f"{purpose} {chunk}", number, size), chance)
+        places = last + np.cumsum(np.minimum(steps, trials + 1))
+        chunks.append(places[places < trials])
+        last, chunk = int(places[-1]), chunk + 1
+    return np.concatenate(chunks)
 
 
 def gaps(uniforms: NDArray[np.float64], chance: float) -> NDArray[np.int64]:
-    """Returns geometric numbers 1, 2, ...: trials up to and including the next success."""
+    """Returns one geometric number 1, 2, ... per uniform: the trials up to and including the next success."""
     if chance >= 1:
         return np.ones(uniforms.size, np.int64)
-    jumps = np.floor(np.log(uniforms) / math.log1p(-chance)) + 1
-    return np.minimum(jumps, 2.0**40).astype(np.int64)
+    steps = np.floor(np.log(uniforms) / math.log1p(-chance)) + 1
+    return np.minimum(steps, 2.0**40).astype(np.int64)

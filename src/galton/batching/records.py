@@ -1,7 +1,7 @@
-"""A uniform shuffle of records that do not fit in memory: to files by random shard, then every shard by itself.
+"""A uniform shuffle of records that do not fit in memory: each goes to a random shard, then each shard is shuffled.
 
-Independent uniform shards, and a uniform order within each, make a uniform order of all: given the counts, every
-arrangement is equally likely. Memory is one shard.
+Independent uniform shards and a uniform order within each shard make a uniform order of all records: given the counts,
+every arrangement is equally likely. One shard at a time is held in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 
 from galton import files
-from galton.batching.words import BLOCK, Words, check_seed
+from galton.batching.randomness import BLOCK, Words, check_seed
 from galton.errors import InvalidFile, count
 
 INDEX = "shuffled.json"
@@ -25,7 +25,12 @@ FORMAT = "galton-shuffled-records"
 
 @dataclass(frozen=True)
 class ShuffledRecords:
-    """Records in random order, in shard files of one folder; `open_pass` is what `batching.stream` reads from."""
+    """Records in random order, in the shard files of a folder; `batching.stream` reads from `open_pass`.
+
+    Attributes:
+      folder: holds the shards and their index.
+      sizes: number of records in each shard.
+    """
 
     folder: Path
     sizes: tuple[int, ...]
@@ -34,28 +39,45 @@ class ShuffledRecords:
         return sum(self.sizes)
 
     def open_pass(self, start: int = 0) -> Iterator[bytes]:
-        """Yields the records from position `start` on; whole shards before it are not opened."""
+        """Yields the records from a position on; shards that lie before it are not opened.
+
+        Args:
+          start: position of the first record.
+
+        Yields:
+          The records in their shuffled order.
+        """
         for shard, size in enumerate(self.sizes):
             if start >= size:
                 start -= size
                 continue
-            with open(_shard(self.folder, shard), "rb") as file:
+            with open(_shard_path(self.folder, shard), "rb") as file:
                 for _ in range(start):
-                    file.seek(int.from_bytes(_exactly(file, 8), "little"), 1)
-                yield from _records(file, size - start)
+                    file.seek(int.from_bytes(_read_exactly(file, 8), "little"), 1)
+                yield from _read_records(file, size - start)
             start = 0
 
 
 def shuffle_records(
     records: Iterable[bytes], folder: str | Path, shards: int = 64, seed: str | int | None = None
 ) -> ShuffledRecords:
-    """Writes `records` to `folder` in uniformly random order. The order is a secret, as the batches are.
+    """Writes records to a folder in uniformly random order, for `StreamingBallsInBins`. Keep the order secret.
 
     Args:
       records: the data, read once.
-      folder: where the shards go; needs as much space as the data, twice while it runs.
-      shards: files; one at a time is held in memory. At most a few hundred, as all are open at once.
-      seed: of the shuffle; None takes the operating system's entropy. Take another one than for the batches.
+      folder: where the shards are written; new or empty. It needs as much space as the data, twice that while it runs.
+      shards: number of files. One at a time is held in memory, but all are open at once: take at most a few hundred.
+      seed: of the shuffle; by default from the operating system. It must not be the seed of the batches.
+
+    Returns:
+      The shuffled records; `open_records` opens them again later.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     shuffled = shuffle_records([b"a", b"b", b"c"], folder, shards=2)
+      ...     len(shuffled), sorted(shuffled.open_pass())
+      (3, [b'a', b'b', b'c'])
     """
     folder, words = Path(folder), Words(check_seed(seed))
     count("shards", shards, at_most=1000)
@@ -66,15 +88,22 @@ def shuffle_records(
     if (folder / INDEX).exists():
         raise InvalidFile(f"{folder / INDEX}: is there already; take an empty folder")
     with files.scratch(folder) as parts:
-        sizes = _spread(records, parts, shards, words)
+        sizes = _write_shards(records, parts, shards, words)
         for shard, size in enumerate(sizes):
-            _shuffle_shard(_shard(parts, shard), _shard(folder, shard), shard, size, words)
+            _shuffle_shard(_shard_path(parts, shard), _shard_path(folder, shard), shard, size, words)
     files.write_text(folder / INDEX, json.dumps({"format": FORMAT, "sizes": sizes}) + "\n")
     return ShuffledRecords(folder, tuple(sizes))
 
 
 def open_records(folder: str | Path) -> ShuffledRecords:
-    """Opens a folder that `shuffle_records` wrote."""
+    """Opens a folder that `shuffle_records` wrote.
+
+    Args:
+      folder: the folder.
+
+    Returns:
+      The shuffled records; `len` is their number, `open_pass` reads them.
+    """
     path = Path(folder) / INDEX
     body = files.read_json(path)
     sizes = body.get("sizes")
@@ -83,15 +112,16 @@ def open_records(folder: str | Path) -> ShuffledRecords:
     return ShuffledRecords(Path(folder), tuple(sizes))
 
 
-def _spread(records: Iterable[bytes], folder: Path, shards: int, words: Words) -> list[int]:
+def _write_shards(records: Iterable[bytes], folder: Path, shards: int, words: Words) -> list[int]:
+    """Writes each record to a random shard; returns the number of records in each."""
     sizes = [0] * shards
     with ExitStack() as stack:
-        parts = [stack.enter_context(_shard(folder, shard).open("wb")) for shard in range(shards)]
-        where = np.zeros(0, np.uint32)
+        parts = [stack.enter_context(_shard_path(folder, shard).open("wb")) for shard in range(shards)]
+        targets = np.zeros(0, np.uint32)
         for position, record in enumerate(records):
             if position % BLOCK == 0:
-                where = words.below(shards, "shard", position // BLOCK, BLOCK)
-            shard = int(where[position % BLOCK])
+                targets = words.below(shards, "shard", position // BLOCK, BLOCK)
+            shard = int(targets[position % BLOCK])
             parts[shard].write(len(record).to_bytes(8, "little") + record)
             sizes[shard] += 1
     return sizes
@@ -99,7 +129,7 @@ def _spread(records: Iterable[bytes], folder: Path, shards: int, words: Words) -
 
 def _shuffle_shard(part: Path, target: Path, shard: int, size: int, words: Words) -> None:
     with part.open("rb") as file:
-        records = list(_records(file, size))
+        records = list(_read_records(file, size))
     order = np.argsort(words.draw("order", shard, size, np.uint64), kind="stable")
     with files.replacing(target) as temporary, temporary.open("wb") as file:
         for index in order:
@@ -107,17 +137,17 @@ def _shuffle_shard(part: Path, target: Path, shard: int, size: int, words: Words
     part.unlink()
 
 
-def _records(file: IO[bytes], size: int) -> Iterator[bytes]:
+def _read_records(file: IO[bytes], size: int) -> Iterator[bytes]:
     for _ in range(size):
-        yield _exactly(file, int.from_bytes(_exactly(file, 8), "little"))
+        yield _read_exactly(file, int.from_bytes(_read_exactly(file, 8), "little"))
 
 
-def _exactly(file: IO[bytes], size: int) -> bytes:
+def _read_exactly(file: IO[bytes], size: int) -> bytes:
     data = file.read(size)
     if len(data) != size:
         raise InvalidFile(f"{file.name}: ends too early; shuffle the data anew")
     return data
 
 
-def _shard(folder: Path, shard: int) -> Path:
+def _shard_path(folder: Path, shard: int) -> Path:
     return folder / f"shard-{shard:04d}.records"

@@ -1,4 +1,4 @@
-"""All batching schemes: by kind, for JSON, and by the name under which a plan makes them. New ones get a line here."""
+"""All batching schemes: by kind, for JSON, and by the name under which a plan makes them. Add new schemes here."""
 
 from __future__ import annotations
 
@@ -30,14 +30,21 @@ PLANNED: dict[str, Callable[[int, int, int, Strategy], Scheme]] = {
     "shuffle-once": lambda examples, bins, rounds, strategy: Shuffle(examples, bins, rounds, reshuffle=False),
     "fixed-order": lambda examples, bins, rounds, strategy: FixedOrder(examples, bins, rounds),
 }
-"""What a plan can run: make(examples, bins, rounds, strategy) returns the scheme with `bins` batches per epoch."""
+"""Schemes that a plan can use: make(examples, bins, rounds, strategy) returns one with `bins` batches per epoch."""
 
 
 def scheme_from_json(value: dict[str, Any]) -> Scheme:
-    """Rebuilds a scheme from `Scheme.to_json()`.
+    """Rebuilds a batching scheme from `Scheme.to_json()`.
 
-    >>> scheme_from_json({"kind": "balls-in-bins", "examples": 10, "bins": 2, "rounds": 4})
-    BallsInBins(examples=10, bins=2, rounds=4)
+    Args:
+      value: what `to_json` returned; unknown or missing numbers are refused.
+
+    Returns:
+      The scheme.
+
+    Example:
+      >>> scheme_from_json({"kind": "balls-in-bins", "examples": 10, "bins": 2, "rounds": 4})
+      BallsInBins(examples=10, bins=2, rounds=4)
     """
     numbers = dict(value)
     kind = numbers.pop("kind", None)

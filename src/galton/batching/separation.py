@@ -1,4 +1,4 @@
-"""b-min-separation batches: Poisson, except that who has just taken part rests."""
+"""b-min-separation batches: Poisson sampling in which an example that has just taken part rests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from galton.batching.base import IndexArray, Scheme, check_examples
 from galton.batching.laws import Renewal
 from galton.batching.poisson import gaps
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count, positive
 from galton.strategies.base import Strategy
 from galton.strategies.sensitivity import min_separation_sensitivity
@@ -19,19 +19,25 @@ from galton.strategies.sensitivity import min_separation_sensitivity
 
 @dataclass(frozen=True)
 class MinSeparation(Scheme):
-    """An example that took part rests for separation - 1 rounds, then takes part with a fixed probability a round.
+    """Poisson sampling with rests: after taking part an example sits out the next `separation` - 1 rounds.
 
-    The process is stationary from the first round on. With batch_size = examples / separation it is balls-in-bins.
+    After its rest an example takes part in each round with the same probability. The process is stationary from the
+    first round on. With batch_size = examples / separation it is balls-in-bins. No accountant of galton covers this
+    scheme; it is here for comparison. (arXiv 2602.09338, which jax-privacy follows, analyses it by Monte Carlo.)
 
-    Args:
-      examples: number of examples.
-      batch_size: expected size of a batch, at most examples / separation.
-      separation: two rounds of one example are at least so far apart.
+    Attributes:
+      examples: number of examples in the data set; public.
+      batch_size: expected batch size, at most examples / separation.
+      separation: least number of rounds between two participations of an example.
       rounds: batches in the whole run.
 
-    Formal guarantees of a realisation:
-      - Examples are independent of each other. No accountant of galton covers this scheme; it is here to compare.
-        (arXiv 2602.09338, which jax-privacy follows, analyses it by Monte Carlo.)
+    Formal guarantee: examples are independent of each other.
+
+    Example:
+      >>> from galton import Batches
+      >>> batches = Batches(MinSeparation(examples=100, batch_size=20, separation=4, rounds=8), seed=1)
+      >>> set(batches.at(0).examples) & set(batches.at(3).examples)  # three rounds later all still rest
+      set()
     """
 
     kind: ClassVar[str] = "min-separation"
@@ -72,7 +78,7 @@ class MinSeparation(Scheme):
 
     @property
     def sampling_probability(self) -> float:
-        """Probability to take part for an example that does not rest."""
+        """Probability that an example that is not resting takes part in a given round."""
         return min(1.0, 1 / (self.examples / self.batch_size - self.separation + 1))
 
     @property
@@ -97,13 +103,13 @@ class MinSeparation(Scheme):
 
 @dataclass(eq=False)
 class Renewals:
-    """Each example's next round, in a calendar: O(examples) memory. Going back replays from the start."""
+    """A calendar of every example's next round: O(examples) memory. Going back replays from the start."""
 
     scheme: MinSeparation
     words: Words
     _calendar: dict[int, list[IndexArray]] = field(default_factory=dict)
     _turn: int = -1
-    _now: IndexArray = field(default_factory=lambda: np.zeros(0, np.int32))
+    _members: IndexArray = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def members(self, turn: int) -> IndexArray:
         self.scheme.check_turn(turn)
@@ -111,7 +117,7 @@ class Renewals:
             self._start()
         while self._turn < turn:
             self._advance()
-        return self._now
+        return self._members
 
     def _start(self) -> None:
         """Draws the first round of every example from the stationary law.
@@ -125,23 +131,25 @@ class Renewals:
         late = rest + gaps(uniforms[2], scheme.sampling_probability) - 1
         first = np.where(uniforms[0] <= rest * scheme.inclusion, early, late)
         self._calendar, self._turn = {}, -1
-        self._now = np.zeros(0, np.int32)
-        self._enter(np.arange(scheme.examples, dtype=np.int32), first)
+        self._members = np.zeros(0, np.int32)
+        self._schedule(np.arange(scheme.examples, dtype=np.int32), first)
 
-    def _enter(self, who: IndexArray, when: NDArray[np.int64]) -> None:
-        kept = when < self.scheme.rounds
-        who, when = who[kept], when[kept]
-        if not who.size:
+    def _schedule(self, examples: IndexArray, rounds: NDArray[np.int64]) -> None:
+        """Writes the next round of each of these examples into the calendar, unless the run is over by then."""
+        within = rounds < self.scheme.rounds
+        examples, rounds = examples[within], rounds[within]
+        if not examples.size:
             return
-        order = np.argsort(when, kind="stable")
-        turns, starts = np.unique(when[order], return_index=True)
-        for turn, group in zip(turns.tolist(), np.split(who[order], starts[1:]), strict=True):
+        order = np.argsort(rounds, kind="stable")
+        turns, starts = np.unique(rounds[order], return_index=True)
+        for turn, group in zip(turns.tolist(), np.split(examples[order], starts[1:]), strict=True):
             self._calendar.setdefault(turn, []).append(group)
 
     def _advance(self) -> None:
+        """Moves to the next round and draws when its members take part again."""
         self._turn += 1
         groups = self._calendar.pop(self._turn, [])
-        self._now = np.sort(np.concatenate(groups)) if groups else np.zeros(0, np.int32)
-        uniforms = self.words.uniforms("renewal", 1 + self._turn, self._now.size)
+        self._members = np.sort(np.concatenate(groups)) if groups else np.zeros(0, np.int32)
+        uniforms = self.words.uniforms("renewal", 1 + self._turn, self._members.size)
         jump = self.scheme.separation - 1 + gaps(uniforms, self.scheme.sampling_probability)
-        self._enter(self._now, self._turn + jump)
+        self._schedule(self._members, self._turn + jump)

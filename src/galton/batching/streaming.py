@@ -1,4 +1,4 @@
-"""Balls-in-bins without random access: shuffle the data once, draw the batch sizes, then read it epoch after epoch."""
+"""Balls-in-bins without random access: shuffle the data once, draw batch sizes, then read it in order every epoch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from galton.batching.balls_in_bins import BallsInBins, bin_sizes
 from galton.batching.base import IndexArray
+from galton.batching.batch import Batch
 from galton.batching.batches import Batches
-from galton.batching.fixed import Batch
-from galton.batching.words import Words
+from galton.batching.randomness import Words
 from galton.errors import InvalidArgument
 
 Item = TypeVar("Item")
@@ -22,16 +22,26 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class StreamingBallsInBins(BallsInBins):
-    """Balls-in-bins over data that was shuffled once: bin i has the next N_i examples, N multinomial.
+    """Balls-in-bins batches read as a stream from data that was shuffled once, in secret, by `shuffle_records`.
 
-    Indices are positions in the shuffled data. Memory is O(bins).
+    Bin i has the next N_i examples of the shuffled data, N multinomial. Indices are positions in the shuffled data.
+    Memory is O(bins).
 
-    Formal guarantees:
-      - Given a uniformly random order that is independent of N and stays secret, the bins of the examples are
-        independent and uniform: the law is that of `BallsInBins`. (A sequence of independent uniform bins is a
-        multinomial count, and given the counts every arrangement is equally likely.)
-      - The order is the caller's: `batching/records.py` makes one for files. A shuffle with a buffer smaller than the
-        data is not uniform and not covered.
+    Attributes:
+      examples: number of examples in the data set; public.
+      bins: batches per epoch.
+      rounds: batches in the whole run; the last epoch may be partial.
+
+    Formal guarantee: if the order of the data is uniformly random, independent of N and secret, the bins of the
+    examples are independent and uniform, as for `BallsInBins`: given the counts of independent uniform bins, every
+    arrangement is equally likely. The order is the caller's responsibility. A shuffle with a buffer smaller than the
+    data is not uniform, and not covered.
+
+    Example:
+      >>> from galton import Batches
+      >>> batches = Batches(StreamingBallsInBins(examples=10, bins=3, rounds=6), seed=1)
+      >>> [index for t in range(3) for index in batches.at(t).examples.tolist()]
+      [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
     kind: ClassVar[str] = "balls-in-bins-streaming"
@@ -53,13 +63,13 @@ class StreamingBallsInBins(BallsInBins):
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Where every bin starts in the shuffled data."""
+    """The batches of a `StreamingBallsInBins`: the position at which each bin starts in the shuffled data."""
 
     scheme: StreamingBallsInBins
     starts: NDArray[np.int64]
 
     def span(self, turn: int) -> tuple[int, int]:
-        """Returns the first position of a round and the one after its last."""
+        """Returns the first position of a round's batch and the one after its last."""
         group = self.scheme.check_turn(turn) % self.scheme.bins
         return int(self.starts[group]), int(self.starts[group + 1])
 
@@ -68,19 +78,29 @@ class Slices:
 
 
 def skipping(source: Callable[[], Iterator[Item]]) -> Callable[[int], Iterator[Item]]:
-    """Makes an `open_pass` for `stream` from data that can only be read from its beginning."""
+    """Makes an `open_pass` for `stream` from data that can only be read from its beginning.
+
+    Args:
+      source: opens the shuffled data at its beginning.
+
+    Returns:
+      A function of the position to start from, which reads and drops what comes before.
+    """
     return lambda start: islice(source(), start, None)
 
 
 def stream(batches: Batches, open_pass: Callable[[int], Iterator[Item]]) -> Iterator[tuple[Batch, list[Item]]]:
-    """Yields every coming batch with its items, reading each epoch's data once from front to back.
+    """Yields the remaining batches with their items, reading each epoch's data once from front to back.
+
+    `batches` moves on before a batch is yielded, so that its state, saved after the batch was used, resumes with the
+    next one.
 
     Args:
-      batches: batches of a StreamingBallsInBins scheme, at any round: it continues in the middle of an epoch.
+      batches: batches of a `StreamingBallsInBins` scheme, at any round, in the middle of an epoch too.
       open_pass: open_pass(start) returns an iterator over the shuffled data from position `start` on.
 
-    The items of a batch stand in the order of its indices; padding has no item. `batches` moves on before a batch is
-    yielded, so that its state, saved after the batch was used, resumes with the next.
+    Yields:
+      A batch and the list of its items in the order of `batch.indices`; padding has no item.
     """
     places = batches.realisation
     if not isinstance(places, Slices):

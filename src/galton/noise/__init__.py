@@ -1,4 +1,4 @@
-"""C^-1 z as a stream with explicit state. `stream.CorrelatedNoise` draws, `run.NoiseRun` binds it to a folder."""
+"""C^-1 z as a stream with explicit state. `CorrelatedNoise` draws it, `NoiseRun` binds it to a folder."""
 
 from galton.noise.checkpoint import load_state, save_state
 from galton.noise.journal import Journal, NoiseReused

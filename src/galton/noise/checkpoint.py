@@ -1,7 +1,7 @@
 """A noise state as one file: written whole or not at all, checked by hash, readable by its owner only (it has the key).
 
-The file is a NumPy .npz. It loads only into the noise it was saved from: same strategy, deviation and form, and
-parameters of the same shapes.
+The file is a NumPy .npz. It loads only for the noise that it was saved from: the same strategy, standard deviation and
+form, and parameters of the same shapes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,49 @@ VERSION = 1
 
 
 def save_state(path: str | Path, noise: CorrelatedNoise, state: NoiseState) -> None:
-    """Writes the state to one file; a failure leaves the old file as it was."""
+    """Writes a noise state to one file, readable by its owner only: it has the secret key.
+
+    The file is written whole or not at all; a failure leaves an older file as it was.
+
+    Args:
+      path: file to write.
+      noise: the noise that the state belongs to.
+      state: the state before the next round.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import CorrelatedNoise, identity, load_state
+      >>> noise, params = CorrelatedNoise(identity(4), stddev=1.0), {"w": np.zeros(3, np.float32)}
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     save_state(f"{folder}/noise.npz", noise, noise.init(params))
+      ...     int(load_state(f"{folder}/noise.npz", noise, params).round)
+      0
+    """
     with files.replacing(Path(path), secret=True) as temporary, temporary.open("wb") as file:
         write_state(file, noise, state)
 
 
 def write_state(file: IO[bytes], noise: CorrelatedNoise, state: NoiseState) -> None:
     """Writes the state to an open file."""
-    arrays = _arrays(state)
+    arrays = _arrays_of(state)
     about = {"format": FORMAT, "version": VERSION, "noise": noise.digest, "shapes": _shapes(state.layout)}
     about["hash"] = _hash(about, arrays)
     np.savez(file, about=np.frombuffer(files.canonical(about).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
 
 def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseState:
-    """Reads a state that `save_state` wrote for this noise and for parameters of these shapes."""
+    """Reads a noise state that `save_state` wrote; raises `InvalidFile` if it was changed or belongs to other noise.
+
+    Loading alone does not keep a round from getting its noise twice: `NoiseRun` does, with its journal.
+
+    Args:
+      path: file to read.
+      noise: the noise that it was saved for: same strategy, standard deviation and form.
+      params: the model's parameters, for their shapes.
+
+    Returns:
+      The state before the next round.
+    """
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -50,7 +78,7 @@ def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseS
 
 def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) -> NoiseState:
     """Reads the content of a file that `save_state` wrote; errors name `path`."""
-    about, arrays = _read(content, path)
+    about, arrays = _read_archive(content, path)
     if about.get("format") != FORMAT or about.get("version") != VERSION:
         raise InvalidFile(f"{path}: is not a noise state of version {VERSION}")
     if about.pop("hash", None) != _hash(about, arrays):
@@ -58,15 +86,15 @@ def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) 
     if about["noise"] != noise.digest:
         raise InvalidFile(f"{path}: belongs to other noise (strategy, deviation or form differ)")
     layout = layout_of(params)
-    wanted = [((noise.memory, size), dtype) for size, dtype in layout.groups]
-    found = [arrays[name] for name in sorted(name for name in arrays if name.startswith("buffers"))]
-    if about["shapes"] != _shapes(layout) or [(x.shape, str(x.dtype)) for x in found] != wanted:
+    expected = [((noise.memory, size), dtype) for size, dtype in layout.groups]
+    buffers = [arrays[name] for name in sorted(name for name in arrays if name.startswith("buffers"))]
+    if about["shapes"] != _shapes(layout) or [(x.shape, str(x.dtype)) for x in buffers] != expected:
         raise InvalidFile(f"{path}: was saved for a model of other shapes")
     key, turn = jnp.asarray(arrays["key"]), jnp.asarray(arrays["round"])
-    return NoiseState(key, turn, [jnp.array(x) for x in found], layout)
+    return NoiseState(key, turn, [jnp.array(x) for x in buffers], layout)
 
 
-def _arrays(state: NoiseState) -> dict[str, np.ndarray[Any, Any]]:
+def _arrays_of(state: NoiseState) -> dict[str, np.ndarray[Any, Any]]:
     named = {f"buffers_{number:06d}": np.asarray(buffer) for number, buffer in enumerate(state.buffers)}
     return {"key": np.asarray(state.key), "round": np.asarray(state.round), **named}
 
@@ -84,7 +112,7 @@ def _hash(about: dict[str, Any], arrays: dict[str, np.ndarray[Any, Any]]) -> str
     return "blake2b:" + digest.hexdigest()
 
 
-def _read(content: bytes, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+def _read_archive(content: bytes, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

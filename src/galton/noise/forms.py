@@ -1,4 +1,4 @@
-"""Two ways to get round t of C^-1 z: keep buffers, or draw all earlier z anew."""
+"""Two ways to compute round t of C^-1 z: keep buffers, or draw all earlier z again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from galton.strategies.toeplitz import ToeplitzLike
 
 
 class Draws(NamedTuple):
-    """Where the fresh noise of one vector in one round comes from; NaN as scale makes all noise NaN."""
+    """The source of the fresh normals of one vector in one round; a scale of NaN makes all noise NaN."""
 
     key: jax.Array
     round: jax.Array
@@ -30,7 +30,7 @@ class Draws(NamedTuple):
         return standard_normals(self.key, turn, self.group, draw, (size,)) * self.scale
 
     def all(self, draws: int, size: int) -> jax.Array:
-        """Returns z of this round, shape (draws, size); zero for draws that are of no use (`InverseStream.draws`)."""
+        """Returns z of this round, shape (draws, size); zero for draws that are not used (`InverseStream.draws`)."""
         if draws == 1:
             return self.normals(self.round, 0, size)[None]
         used = ((self.round + 1) % (1 << jnp.arange(draws)) == 0).sum()
@@ -39,7 +39,7 @@ class Draws(NamedTuple):
 
 
 class Form(Protocol):
-    """How the noise of one vector comes about."""
+    """How the noise of one vector is computed."""
 
     @property
     def memory(self) -> int:
@@ -50,7 +50,7 @@ class Form(Protocol):
 
 
 class Buffered:
-    """The strategy's own stream: memory and time a round do not depend on the round."""
+    """By the strategy's own stream: memory and time per round do not depend on the round."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._stream = strategy.stream()
@@ -63,7 +63,7 @@ class Buffered:
 
 
 class Recomputed:
-    """x_t = sum_{s <= t} C^-1[t, s] z_s with every z_s drawn anew: no memory, time t in round t."""
+    """By x_t = sum_{s <= t} C^-1[t, s] z_s with every z_s drawn again: no memory, time proportional to t in round t."""
 
     memory = 0
 

@@ -1,18 +1,18 @@
-"""Which rounds of a run have had their noise: the same noise is never added to two different gradients.
+"""A record of the rounds that have had their noise, so that no noise is ever added to two different gradients.
 
-Noise is a function of (key, round). A round that is computed twice gets the same noise twice; if its gradient was
-another one and both results are seen, their difference shows the data without any noise. After a crash, though,
-the rounds since the last checkpoint have to be computed again. A journal allows just that.
+Noise is a function of (key, round): a round that is computed twice gets the same noise twice. If the two gradients
+differ and both results are seen, their difference shows the data without any noise. After a crash, however, the rounds
+since the last checkpoint have to be computed again. A journal allows exactly that.
 
-Formal guarantees, for noise that is only taken after `release` has returned:
-  - Rounds are released in order; a round up to the last checkpoint (`saved`) is never released again, so an old
+Formal guarantees, for noise that is taken only after `release` has returned:
+  - Rounds are released in order. A round before the last checkpoint (`saved`) is never released again, so an old
     checkpoint cannot be continued in another way.
-  - A round after the last checkpoint is released again only for the same batch, under the same key and plan, and, if
-    the caller hands in what the noise is for, only for the same gradient, bit by bit. Replays are counted.
+  - A round after the last checkpoint is released again only for the same batch, under the same key and plan. If the
+    caller passes a hash of the gradient, it must be the same gradient, bit by bit. Replays are counted.
   - Two processes cannot hold one journal.
-Not covered, for callers that do not hand in the gradient: results of rounds after the last checkpoint that were
-published before a crash, if the replay differs from them (another learning rate, non-deterministic hardware). `strict`
-allows no replay at all. Nor is a copy of the key in another folder.
+Not covered: a copy of the key in another folder. Nor, for callers that pass no hash of the gradient, results that were
+published before a crash from rounds after the last checkpoint, if the replay differs from them (another learning rate,
+non-deterministic hardware). `strict` allows no replay at all.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ VERSION = 1
 
 
 class NoiseReused(GaltonError):
-    """Asked for noise that has been given out already, for another gradient."""
+    """Raised when noise is requested that has already been used for another gradient, or out of order.
+
+    Go on from the last checkpoint with the same data, model and settings, or begin a new run in another folder.
+    """
 
 
-def hold(path: Path) -> IO[str]:
-    """Opens a file that only one process can hold at a time, readable by its owner only; made if it is not there."""
+def open_exclusively(path: Path) -> IO[str]:
+    """Opens a file under an exclusive lock, creating it if necessary, readable by its owner only."""
     try:
         files.make_folder(path.parent)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
@@ -57,13 +60,36 @@ def hold(path: Path) -> IO[str]:
 
 
 class Journal:
-    """An append-only record of released rounds, one JSON object a line, held by one process at a time.
+    """An append-only file of the rounds that have had their noise, so that none gets it for two gradients.
+
+    `NoiseRun` and `TrainingRun` keep one; use it directly only with noise of your own. Each line is a JSON object. Only
+    one process at a time can hold the file.
 
     Args:
-      path: the file; made if it is not there.
-      key: the noise key; the file has its fingerprint only.
-      plan: content hash of what was analysed.
+      path: the file; created if it does not exist.
+      key: the noise key; only its fingerprint is written.
+      plan: content hash of what was analysed; a journal of another plan is refused.
       strict: allow no replay of released rounds.
+
+    Attributes:
+      path: the file.
+      saved: the round of the last checkpoint; earlier rounds are never released again.
+      replays: number of rounds released again after a crash.
+
+    Formal guarantee: noise that is taken only after `release` has returned is never used for two different batches of
+    the same round, nor, where `content` is passed, for two different gradients. See `noise/journal.py` for what is not
+    covered.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import fresh_key
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     journal = Journal(f"{folder}/noise.journal", fresh_key(), plan="sha256:...")
+      ...     journal.release(0, np.array([3, 7]))
+      ...     journal.checkpoint(1)
+      ...     journal.close()
+      >>> journal.released, journal.saved
+      (1, 1)
     """
 
     def __init__(self, path: str | Path, key: jax.Array, plan: str, strict: bool = False) -> None:
@@ -72,9 +98,9 @@ class Journal:
         self.replays, self.saved = 0, 0
         self._batches: list[str] = []
         self._totals: list[str] = []
-        self._file = hold(self.path)
+        self._file = open_exclusively(self.path)
         try:
-            self._begin(header)
+            self._read_or_begin(header)
             files.sync_folder(self.path.parent)  # a journal that a crash takes away would let noise out again
         except BaseException:
             self.close()
@@ -82,16 +108,16 @@ class Journal:
 
     @property
     def released(self) -> int:
-        """Number of rounds that have had their noise; the coming round unless some are replayed."""
+        """Number of rounds that have had their noise; also the next round, unless some are replayed."""
         return len(self._batches)
 
     def release(self, turn: int, batch: NDArray[Any], content: bytes = b"") -> None:
-        """Writes down that round `turn` is about to get its noise for these examples, or refuses.
+        """Records that a round is about to get its noise for these examples, or raises `NoiseReused`.
 
         Args:
-          turn: the round.
-          batch: indices of the examples that take part; the file has a keyed hash of them only.
-          content: a hash of what the noise will be added to. A replay must then have the same, bit by bit.
+          turn: the round, counted from 0.
+          batch: indices of the examples that take part; only a keyed hash of them is written.
+          content: hash of what the noise will be added to. If given, a replay must have the same one.
         """
         turn = count("round", turn, at_least=0)
         digest = self._digest(np.sort(np.asarray(batch, "<i8")).tobytes())
@@ -116,7 +142,11 @@ class Journal:
             self._totals.append(total)
 
     def checkpoint(self, turn: int) -> None:
-        """Writes down that the run was saved before round `turn`: earlier rounds will not be released again."""
+        """Records that the run was saved before a round: earlier rounds will not be released again.
+
+        Args:
+          turn: the round that a resumed run begins with.
+        """
         if not self.saved <= count("round", turn, at_least=0) <= self.released:
             raise NoiseReused(f"{self.path}: a checkpoint before round {turn} is not between those saved and released")
         self._append({"saved": turn})
@@ -126,16 +156,17 @@ class Journal:
         return hmac.new(self._key, content, hashlib.sha256).hexdigest()
 
     def close(self) -> None:
-        """Lets another process hold the journal."""
+        """Closes the file, so that another process can hold it."""
         self._file.close()
 
-    def _begin(self, header: dict[str, Any]) -> None:
+    def _read_or_begin(self, header: dict[str, Any]) -> None:
+        """Reads the rounds of an existing journal, which must have this header, or writes the header of a new one."""
         text = self._file.read()
         whole = text[: text.rfind("\n") + 1]  # a torn last line was never followed by noise
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
             for line in lines[1:]:
-                self._replay(line)
+                self._read_line(line)
         except (ValueError, KeyError, TypeError):
             raise InvalidFile(f"{self.path}: is not a journal, or was damaged") from None
         self._file.seek(len(whole.encode()))
@@ -146,7 +177,7 @@ class Journal:
             differs = [name for name in header if lines[0].get(name) != header[name]]
             raise InvalidFile(f"{self.path}: is the journal of another run ({', '.join(differs)} differ)")
 
-    def _replay(self, line: dict[str, Any]) -> None:
+    def _read_line(self, line: dict[str, Any]) -> None:
         if "batch" in line:
             if line["round"] != self.released:
                 raise ValueError

@@ -1,4 +1,4 @@
-"""How the arrays of a model lie in flat vectors, so that one compiled piece of code makes the noise of them all."""
+"""How the arrays of a model are laid out in flat vectors, so that one compiled function makes the noise of them all."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from galton.errors import InvalidArgument
 
 GROUP = 2**30
-"""Elements of neighbouring arrays that share one vector, unless one array alone has more."""
+"""The most elements of neighbouring arrays that share a vector, unless a single array has more."""
 
 LARGEST = 2**32
-"""Elements of one array that have counters of their own."""
+"""The most elements of one array: each needs a counter of its own."""
 
 Tree = Any
 """A JAX tree of arrays."""
@@ -58,7 +58,7 @@ class Layout:
 
 
 def layout_of(params: Tree) -> Layout:
-    """Returns the layout of a model; refuses arrays that cannot have noise."""
+    """Returns the layout of a model; raises `InvalidArgument` for arrays that cannot have noise."""
     leaves, structure = jax.tree.flatten(params)
     shapes = tuple(tuple(jnp.shape(leaf)) for leaf in leaves)
     dtypes = tuple(str(_noise_dtype(leaf)) for leaf in leaves)

@@ -1,4 +1,4 @@
-"""The plan: one artefact that holds strategy, batches, noise and the proof of the guarantee."""
+"""The plan: one artefact with the strategy, the batches, the noise and the proof of the guarantee."""
 
 from galton.plan.folder import load_plan, save_plan
 from galton.plan.make import make_plan

@@ -1,4 +1,4 @@
-"""The strategy of a plan: by name, optimised for the sampling at hand, or the best of several."""
+"""The strategy of a plan: named, optimised for the batches at hand, or the best of several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from galton.strategies.grammar import PLAN, Source, parse_spec
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """A strategy, a multiplier if one was found on the way, and what else was looked at."""
+    """A strategy, the noise multiplier if the search for it gave one, and the strategies that it was compared with."""
 
     strategy: Strategy
     multiplier: float | None
@@ -51,7 +51,7 @@ def choose(spec: str, accountant: Accountant, setting: Setting, options: Options
 
 
 def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
-    """Returns what well-known mechanisms would cost for the same guarantee, those that can give it."""
+    """Returns the errors of well-known mechanisms for the same guarantee, of those that can give it."""
     adjacency = setting.guarantee.adjacency
     known = [
         mechanism
@@ -66,7 +66,7 @@ def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
 
 
 def _best(accountant: Accountant, setting: Setting, options: Options) -> Chosen:
-    """The candidate with the least error; each candidate's figure is kept."""
+    """Returns the candidate with the smallest error, and the errors of the others."""
     candidates = [
         mechanism for mechanism in MECHANISMS.values() if mechanism.candidate and mechanism.accountant is accountant
     ]
@@ -76,7 +76,7 @@ def _best(accountant: Accountant, setting: Setting, options: Options) -> Chosen:
     for mechanism in candidates:
         options.tell(f"comparing strategies | {mechanism.name}", len(solved), len(candidates))
         solved[mechanism.name] = mechanism.solver(setting, None)
-    errors = {name: setting.error(answer.strategy, answer.figure) for name, answer in solved.items()}
+    errors = {name: setting.error(solution.strategy, solution.figure) for name, solution in solved.items()}
     best = min(errors, key=lambda name: errors[name])
     others = tuple(
         _alternative(mechanism, setting, solved[mechanism.name]) for mechanism in candidates if mechanism.name != best

@@ -1,4 +1,4 @@
-"""A plan on disk: plan.json, strategy.json and SHA256SUMS, in which any changed byte is noticed."""
+"""A plan on disk: plan.json, strategy.json and SHA256SUMS, by which any changed byte is noticed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAN, STRATEGY, SUMS = "plan.json", "strategy.json", "SHA256SUMS"
 
 
 def check_free(folder: str | Path) -> Path:
-    """Refuses a place where something else is, before the work begins."""
+    """Returns the folder; raises `InvalidFile`, before any work begins, if no plan can be written there."""
     target = Path(folder)
     try:
         taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
@@ -23,35 +23,52 @@ def check_free(folder: str | Path) -> Path:
         raise InvalidFile(f"{target}: cannot be read ({error.strerror})") from None
     if taken:
         raise InvalidFile(f"{target}: is there already; a plan needs a folder that is new or empty")
-    above = next(place for place in target.absolute().parents if place.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise InvalidFile(f"{target}: cannot be made: {above} is no folder that can be written to")
+    parent = next(place for place in target.absolute().parents if place.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InvalidFile(f"{target}: cannot be made: {parent} is no folder that can be written to")
     return target
 
 
 def save_plan(plan: Plan, folder: str | Path) -> Path:
-    """Writes the plan to a new folder, whole or not at all; `sha256sum -c SHA256SUMS` checks it without galton."""
+    """Writes a plan to a new folder, whole or not at all; `sha256sum -c SHA256SUMS` checks it without galton.
+
+    Args:
+      plan: the plan; it is checked first.
+      folder: where to write it; must be new or empty.
+
+    Returns:
+      The folder.
+    """
     target = check_free(folder)
     plan.check()
-    with files.new_folder(target) as made:
-        files.write_text(made / PLAN, plan.text)
-        save_strategy(plan.strategy, made / STRATEGY)
-        files.write_text(made / SUMS, _sums(made))
+    with files.new_folder(target) as staging:
+        files.write_text(staging / PLAN, plan.text)
+        save_strategy(plan.strategy, staging / STRATEGY)
+        files.write_text(staging / SUMS, _checksums(staging))
     return target
 
 
 def load_plan(folder: str | Path) -> Plan:
-    """Reads a plan; one in which any byte was changed, or whose parts do not belong together, is refused."""
+    """Reads a plan that `save_plan` wrote; raises `InvalidFile` if a byte was changed or parts do not fit together.
+
+    Args:
+      folder: the folder of the plan.
+
+    Returns:
+      The plan. Its evidence was checked against its claim; `verify_plan` proves the claim again.
+    """
     source = Path(folder)
     try:
         claimed = (source / SUMS).read_text()
-        found = _sums(source)
+        actual = _checksums(source)
         text = (source / PLAN).read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise InvalidFile(f"{source}: is not a plan ({reason}); galton plan makes one") from None
-    if found != claimed:
-        changed = [name for name in (PLAN, STRATEGY) if _line(source, name) not in claimed.splitlines(keepends=True)]
+    if actual != claimed:
+        changed = [
+            name for name in (PLAN, STRATEGY) if _checksum_line(source, name) not in claimed.splitlines(keepends=True)
+        ]
         raise InvalidFile(f"{source / (changed or [SUMS])[0]}: was changed after the plan was made; make it anew")
     body = files.read_json(source / PLAN)
     if body.get("format") != FORMAT or body.get("version") != VERSION:
@@ -67,9 +84,9 @@ def load_plan(folder: str | Path) -> Plan:
     return plan
 
 
-def _line(folder: Path, name: str) -> str:
+def _checksum_line(folder: Path, name: str) -> str:
     return f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
 
 
-def _sums(folder: Path) -> str:
-    return "".join(_line(folder, name) for name in (PLAN, STRATEGY))
+def _checksums(folder: Path) -> str:
+    return "".join(_checksum_line(folder, name) for name in (PLAN, STRATEGY))

@@ -1,4 +1,4 @@
-"""From what a user wants to a plan: strategy, noise, certificate."""
+"""From a user's wishes to a plan: strategy, noise and certificate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from galton.strategies import identity
 from galton.workloads import parse_workload
 
 MOST_TRUNCATION = 0.5
-"""Share of delta that truncation may take."""
+"""Largest share of delta that truncation may take."""
 
 
 def make_plan(
@@ -36,25 +36,31 @@ def make_plan(
     workload: str = "prefix",
     options: Options | None = None,
 ) -> Plan:
-    """Chooses a strategy, calibrates the noise, certifies the guarantee.
+    """Makes a plan: chooses a strategy, calibrates the noise to the guarantee, and proves or certifies it.
+
+    Formal guarantee: a run that follows the plan meets the guarantee. Where the accountant samples, a plan is returned
+    only if its certificate accepts; the failure probability of the certificate is covered as docs/math.md, section 2.3,
+    says.
 
     Args:
       epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
       delta: of the guarantee, unless the first argument is all of it.
       examples: number of examples in the data set; public.
-      batch_size: expected size of a batch; there are round(examples / batch_size) batches per epoch.
+      batch_size: expected batch size; there are round(examples / batch_size) batches per epoch.
       epochs: passes over the data.
-      strategy: see `choose.choose`; by default a scaled BLT with four buffers optimised under amplification, or what is
-        usual for another batching.
-      batching: one of `batching.PLANNED`.
-      accountant: by default the one made for the batching; `unamplified` for one that does not rely on the batches
-        being secret.
-      clip_norm: l2 norm that gradients will be clipped to.
-      padded_batch_size: size that every batch is padded to, larger ones being truncated; by default so large that
-        truncation has probability below 1e-12. What a smaller one costs under add-or-remove adjacency is taken off
-        delta (docs/math.md, section 9).
-      micro_batch_size: the padded batch size, if it is not given, is made a multiple of this.
-      workload: what the error is of: prefix, momentum:B, momentum:B+cooldown or a .npy matrix.
+      strategy: how noise is correlated: a family such as `blt:4+scale`, optimised for these batches; `bandmf`, with
+        the best number of bands; `best`; or a fixed strategy such as `sqrt:4`. By default what the accountant
+        recommends: for balls-in-bins a scaled BLT with four buffers, optimised under amplification.
+      batching: how batches are drawn: `balls-in-bins`, `balls-in-bins-streaming`, `poisson`, `cyclic-poisson`,
+        `shuffle-once` or `fixed-order`.
+      accountant: name of the analysis; by default the one made for the batching. `unamplified` does not rely on the
+        batches being secret.
+      clip_norm: l2 norm that the gradient of every example will be clipped to.
+      padded_batch_size: size that every batch is padded to; larger batches are truncated. By default truncation has
+        probability below 1e-12. What a smaller size costs under add-or-remove adjacency is taken off delta
+        (docs/math.md, section 9).
+      micro_batch_size: the default padded batch size is a multiple of this.
+      workload: what the error is measured on: `prefix`, `momentum:B`, `momentum:B+cooldown` or a .npy matrix.
       options: seed, workers and progress of the accountant.
 
     Returns:
@@ -78,27 +84,28 @@ def make_plan(
         raise InvalidArgument("batch_size", batch_size, f"must be at most the number of examples, {examples}")
     rounds = bins * epochs
     target = None if workload == "prefix" else parse_workload(workload, rounds)
-    # The scheme for independent noise tells sizes, cover and adjacency before the work begins: cyclic Poisson's batch
-    # sizes are those of Poisson.
-    first = make_scheme(examples, bins, rounds, identity(rounds))
-    analysis = find_accountant(accountant) if accountant else default_accountant(first)
-    check_covered(analysis, first)
-    first.check_adjacency(guarantee.adjacency)
+    # Batch sizes, coverage and adjacency are checked before the work begins, on the scheme for independent noise. Only
+    # the cycle of cyclic Poisson depends on the strategy, and its batch sizes are those of Poisson.
+    uncorrelated = make_scheme(examples, bins, rounds, identity(rounds))
+    analysis = find_accountant(accountant) if accountant else default_accountant(uncorrelated)
+    check_covered(analysis, uncorrelated)
+    uncorrelated.check_adjacency(guarantee.adjacency)
     analysis.check_adjacency(guarantee.adjacency)
     if padded_batch_size is None:
-        padded_batch_size = _large_enough(first, guarantee, micro_batch_size)
-    lost = truncation(first, padded_batch_size).delta(guarantee.epsilon, guarantee.adjacency)
-    if lost > MOST_TRUNCATION * guarantee.delta:
-        enough = _large_enough(first, guarantee, micro_batch_size)
-        remedy = f"truncation would cost {lost:.3g} of delta; take {enough}, or adjacency zero-out, where it is free"
+        padded_batch_size = _generous_padded_batch_size(uncorrelated, guarantee, micro_batch_size)
+    truncation_delta = truncation(uncorrelated, padded_batch_size).delta(guarantee.epsilon, guarantee.adjacency)
+    if truncation_delta > MOST_TRUNCATION * guarantee.delta:
+        enough = _generous_padded_batch_size(uncorrelated, guarantee, micro_batch_size)
+        cost = f"truncation would cost {truncation_delta:.3g} of delta"
+        remedy = f"{cost}; take {enough}, or adjacency zero-out, where it is free"
         raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
-    setting = Setting(bins, epochs, guarantee.with_delta(guarantee.delta - lost), target)
+    setting = Setting(bins, epochs, guarantee.with_delta(guarantee.delta - truncation_delta), target)
     spec = strategy or analysis.default_strategy
     chosen = choose(spec, analysis, setting, options)
     scheme = make_scheme(examples, bins, rounds, chosen.strategy)
     analysis.check(chosen.strategy, scheme, bins)
-    cut = truncation(scheme, padded_batch_size)
-    claim = guarantee.with_delta(guarantee.delta - cut.delta(guarantee.epsilon, guarantee.adjacency))
+    prediction = truncation(scheme, padded_batch_size)
+    claim = guarantee.with_delta(guarantee.delta - prediction.delta(guarantee.epsilon, guarantee.adjacency))
     evidence = analysis.prove(chosen.strategy, bins, claim, options, chosen.multiplier)
     multiplier = evidence.noise_multiplier
     sensitivity = chosen.strategy.sensitivity(bins)
@@ -107,7 +114,7 @@ def make_plan(
         scheme=scheme,
         bins=bins,
         padded_batch_size=padded_batch_size,
-        truncation=cut,
+        truncation=prediction,
         clip_norm=float(clip_norm),
         strategy=chosen.strategy,
         spec=spec,
@@ -125,10 +132,10 @@ def make_plan(
     return replace(plan, leak=leaked(plan))
 
 
-def _large_enough(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
-    """Returns a padded batch size at which truncation hardly ever happens, and costs next to nothing of delta.
+def _generous_padded_batch_size(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
+    """Returns a padded batch size at which truncation is improbable and takes at most a thousandth of delta.
 
-    A neighbouring data set may have an example more: with one bin, one place more than examples is needed.
+    A neighbouring data set may have one more example: with a single bin, one more place than examples is needed.
     """
     padded_batch_size = smallest_padded_batch_size(scheme, DEFAULT_TRUNCATION, multiple)
     while truncation(scheme, padded_batch_size).delta(guarantee.epsilon, guarantee.adjacency) > 1e-3 * guarantee.delta:

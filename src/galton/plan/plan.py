@@ -1,4 +1,4 @@
-"""The plan: one value that holds all that was analysed, and hands out the batches and the noise that belong to it."""
+"""The plan: one value with everything that was analysed, from which the batches and the noise of a run are made."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONVENTION = (  # part of every plan's file, in which nominal_size is the expect
 
 @dataclass(frozen=True)
 class Leak:
-    """What remains if the batches become known: the guarantee of the same noise in a run of known order.
+    """The guarantee that remains if the batches become known: that of the same noise in a run of known order.
 
     Attributes:
       epsilon: at the plan's delta; None if truncation leaves nothing to claim there.
@@ -51,7 +51,14 @@ class Leak:
 
 @dataclass(frozen=True)
 class Alternative:
-    """What another mechanism would cost, on the same workload and for the same guarantee."""
+    """The error of another mechanism, on the same workload and for the same guarantee.
+
+    Attributes:
+      name: of the mechanism.
+      description: of it, in words.
+      rmse: root-mean-square error, by the same convention as the plan's.
+      standing: how well founded the figure is, a value of `Standing`.
+    """
 
     name: str
     description: str
@@ -67,26 +74,32 @@ class Alternative:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is trained, with which noise, and what may be claimed for it. `make_plan` makes one, `load_plan` reads one.
+    """A training run before it starts: its batches, its noise, and the guarantee with its proof.
+
+    `make_plan` makes a plan, `save_plan` writes it to a folder and `load_plan` reads it.
 
     Attributes:
-      guarantee: what may be claimed.
+      guarantee: what may be claimed for a run that follows the plan.
       scheme: how batches are drawn.
-      bins: batches per epoch, which the noise multiplier's convention refers to.
-      padded_batch_size: size that every batch is padded to; larger ones are truncated.
+      bins: batches per epoch, by which the sensitivity of C is taken.
+      padded_batch_size: size that every batch is padded to; larger batches are truncated.
       truncation: how often that happens, and what it costs.
-      clip_norm: l2 norm that every example's gradient is clipped to.
+      clip_norm: l2 norm that the gradient of every example is clipped to.
       strategy: C.
-      spec: the words by which the strategy was asked for.
+      spec: the strategy as it was requested.
       noise_multiplier: for C scaled to sensitivity 1 over the whole run.
-      sensitivity: of C over a run of fixed order.
+      sensitivity: of C, over a run of fixed order.
       evidence: why the guarantee holds.
-      leak: what remains of it if the batches become known.
-      workload: what the error is of.
-      rmse: root-mean-square error on it, for clip norm 1 and a sum of gradients.
+      leak: what remains of the guarantee if the batches become known.
+      workload: what the error is measured on.
+      rmse: root-mean-square error on the workload, for clip norm 1 and sums of gradients.
       alternatives: errors of other mechanisms.
-      created: when, in UTC.
+      created: time at which the plan was made, in UTC.
       versions: of the packages that the analysis rests on.
+
+    Formal guarantee: a run has the plan's guarantee if it takes its batches from `batches`, clips the gradient of every
+    example to `clip_norm`, sums those of a batch, adds the noise of `noise` and releases nothing else that depends on
+    the data. `TrainingRun` sees to the batches and the noise.
     """
 
     guarantee: Guarantee
@@ -119,24 +132,26 @@ class Plan:
 
     @property
     def accountant(self) -> Accountant:
-        """Whose analysis the guarantee rests on."""
+        """The accountant whose analysis the guarantee rests on."""
         return find_accountant(self.evidence.accountant)
 
     @property
     def run(self) -> Run:
-        """What was analysed."""
+        """What the accountant analysed: strategy, scheme, bins and noise multiplier."""
         return Run(self.strategy, self.scheme, self.bins, self.noise_multiplier)
 
     @property
     def claim(self) -> Guarantee:
-        """What has to be proved without truncation: the guarantee, less what truncation costs."""
-        lost = self.truncation.delta(self.guarantee.epsilon, self.guarantee.adjacency)
-        if not lost < self.guarantee.delta:
-            raise InvalidArgument("delta", self.guarantee.delta, f"must be more than truncation costs, {lost}")
-        return self.guarantee.with_delta(self.guarantee.delta - lost)
+        """The guarantee to be proved for the run without truncation: the plan's, less what truncation costs."""
+        truncation_delta = self.truncation.delta(self.guarantee.epsilon, self.guarantee.adjacency)
+        if not truncation_delta < self.guarantee.delta:
+            raise InvalidArgument(
+                "delta", self.guarantee.delta, f"must be more than truncation costs, {truncation_delta}"
+            )
+        return self.guarantee.with_delta(self.guarantee.delta - truncation_delta)
 
     def check(self) -> None:
-        """Refuses a plan whose evidence is not evidence for what it claims, of the run that it describes."""
+        """Raises `InvalidArgument` unless the evidence is for the plan's own claim and the run that it describes."""
         accountant, adjacency = self.accountant, self.guarantee.adjacency
         check_covered(accountant, self.scheme)
         self.scheme.check_adjacency(adjacency)
@@ -152,22 +167,22 @@ class Plan:
 
     @property
     def examples(self) -> int:
-        """Number of examples; public."""
+        """Number of examples in the data set; public."""
         return self.scheme.examples
 
     @property
     def rounds(self) -> int:
-        """Batches in the whole run."""
+        """Number of batches in the whole run."""
         return self.scheme.rounds
 
     @property
     def epochs(self) -> int:
-        """Passes over the data, the last perhaps partial."""
+        """Number of passes over the data; the last may be partial."""
         return -(-self.rounds // self.bins)
 
     @property
     def expected_batch_size(self) -> float:
-        """What noisy sums are divided by."""
+        """Expected number of examples in a batch; noisy sums are divided by it."""
         return self.scheme.expected_batch_size
 
     @property
@@ -177,12 +192,12 @@ class Plan:
 
     @property
     def statement(self) -> str:
-        """What may be claimed, in words."""
+        """The guarantee in words, with its evidence."""
         return f"A run of {self.rounds} rounds that follows this plan is {self.guarantee}. {self.evidence.words}"
 
     @property
     def leak_statement(self) -> str:
-        """What may be claimed if the batches become known, in words."""
+        """In words, the guarantee that remains if the batches become known."""
         if self.leak.epsilon is None:
             claim = f"({self.guarantee.epsilon:g}, {self.leak.delta:.4g})-DP"
         else:
@@ -190,11 +205,25 @@ class Plan:
         return f"If it becomes known which examples were in which batch, the same noise still gives {claim}."
 
     def batches(self, seed: str | int | None = None) -> Batches:
-        """Returns the batches of a new run; the seed comes from the operating system unless given, and is a secret."""
+        """Returns the batches of a new run.
+
+        Args:
+          seed: whole number or 64 hexadecimal digits; by default from the operating system. It is a secret.
+
+        Returns:
+          An iterator over the batches, at round 0.
+        """
         return Batches(self.scheme, self.padded_batch_size, seed)
 
     def noise(self, form: str = "buffers") -> CorrelatedNoise:
-        """Returns the noise for sums of gradients clipped to `clip_norm`."""
+        """Returns the noise to add to sums of gradients clipped to `clip_norm`.
+
+        Args:
+          form: `buffers` or `recompute`, see `CorrelatedNoise`.
+
+        Returns:
+          The noise; it has no state of its own and is compiled once.
+        """
         from galton.noise import CorrelatedNoise
 
         if form not in self._noises:  # compiled code belongs to it
@@ -212,7 +241,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """The hash of plan.json, which has the hash of the strategy: the name of what was analysed."""
+        """SHA-256 of plan.json, which contains the hash of the strategy: it identifies what was analysed."""
         return "sha256:" + hashlib.sha256(self.text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -253,7 +282,7 @@ class Plan:
 def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
     """Rebuilds a plan from `Plan.to_json()` and its strategy.
 
-    What a plan says twice must agree, and its evidence must be evidence for what it claims.
+    What a plan states twice must agree, and its evidence must be evidence for its claim.
     """
     body = Fields("plan", value)
     batching, noise, error = body.inner("batching"), body.inner("noise"), body.inner("error")
@@ -286,14 +315,14 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
 def leaked(plan: Plan) -> Leak:
     """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 9)."""
     mu, guarantee = leaked_mu(plan), plan.guarantee
-    lost = plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)
-    delta = min(1.0, gaussian_delta(guarantee.epsilon, mu) + lost)
+    truncation_delta = plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)
+    delta = min(1.0, gaussian_delta(guarantee.epsilon, mu) + truncation_delta)
     epsilon = gaussian_epsilon(guarantee.delta, mu)
     for _ in range(100):  # what truncation costs grows with epsilon
-        rest = guarantee.delta - plan.truncation.delta(epsilon, guarantee.adjacency)
-        if rest <= 0:
+        room = guarantee.delta - plan.truncation.delta(epsilon, guarantee.adjacency)
+        if room <= 0:
             return Leak(None, delta)
-        last, epsilon = epsilon, max(epsilon, gaussian_epsilon(rest, mu))
+        last, epsilon = epsilon, max(epsilon, gaussian_epsilon(room, mu))
         if epsilon <= last:
             return Leak(epsilon, delta)
     return Leak(None, delta)
@@ -301,17 +330,17 @@ def leaked(plan: Plan) -> Leak:
 
 def leaked_mu(plan: Plan) -> float:
     """Returns the mean shift of the Gaussian mechanism that is left if the batches are known, truncation aside."""
-    moved = plan.guarantee.sides * plan.scheme.sensitivity_if_known(plan.strategy)
-    return moved / (plan.noise_multiplier * plan.sensitivity) * (1 + 1e-9)
+    shift = plan.guarantee.sides * plan.scheme.sensitivity_if_known(plan.strategy)
+    return shift / (plan.noise_multiplier * plan.sensitivity) * (1 + 1e-9)
 
 
-def _check_derived(name: str, given: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _check_derived(name: str, stated: dict[str, Any], derived: dict[str, Any]) -> None:
     """Refuses numbers that do not follow from the rest; platforms may differ in the last digits."""
-    for part, value in wanted.items():
-        stated = given[part]
-        if stated is None or value is None:
-            same = stated is value
+    for part, expected in derived.items():
+        value = stated[part]
+        if value is None or expected is None:
+            same = value is expected
         else:
-            same = math.isclose(stated, value, rel_tol=1e-6)
+            same = math.isclose(value, expected, rel_tol=1e-6)
         if not same:
-            raise InvalidArgument(f"{name}.{part}", stated, f"must be {value}, which follows from the rest")
+            raise InvalidArgument(f"{name}.{part}", value, f"must be {expected}, which follows from the rest")

@@ -1,4 +1,4 @@
-"""Checks a plan: integrity when it is loaded, and its guarantee once more, with fresh samples."""
+"""Proves the guarantee of a plan once more, with fresh samples. (Its integrity is checked when it is loaded.)"""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from galton.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Verification:
-    """What a second look at a plan's guarantee found.
+    """The outcome of `verify_plan`.
 
     Attributes:
       accepted: whether the claim was proved again.
-      plan: content hash.
+      plan: content hash of the plan.
       words: what was done.
-      certificate: the new certificate, where the accountant samples.
-      seconds: time it took.
+      certificate: the new certificate; None if the accountant does not sample.
+      seconds: time that it took.
     """
 
     accepted: bool
@@ -36,20 +36,31 @@ class Verification:
 
 
 def verify_plan(plan: Plan, options: Options | None = None, ledger: Ledger | None = None) -> Verification:
-    """Proves the plan's claim anew: with fresh samples where the accountant samples, by the same calculation otherwise.
+    """Proves the plan's claim again: with fresh samples where the accountant samples, else by the same calculation.
 
-    What is proved is the plan's own guarantee, less what truncation costs, with the noise that training will use. A
-    look that rejects takes nothing back (the plan was released because its own verification accepted) but says that
-    something is wrong: a true claim with the room that plans leave is rejected with a probability of about 1e-3.
-    It is written to the ledger of attempts like any other.
+    What is proved is the plan's guarantee, less what truncation costs, for the noise that training will use. A
+    rejection takes nothing back, for the plan was released because its own verification accepted. But it is a sign
+    that something is wrong: a true claim with the room that plans leave is rejected with a probability of about 1e-3.
+    The attempt is written to the ledger like any other.
 
     Args:
-      plan: the plan, loaded (which checks its integrity).
-      options: seed, workers and progress.
+      plan: the plan; `load_plan` has checked its integrity.
+      options: seed, workers and progress of the accountant.
       ledger: where attempts are counted (default: the user's).
 
     Returns:
       Whether the claim was proved, and how.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import Guarantee, load_plan, make_plan, save_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     verify_plan(load_plan(save_plan(plan, f"{folder}/plan"))).accepted
+      True
     """
     start = time.perf_counter()
     plan.check()

@@ -1,4 +1,4 @@
-"""How the noise of a run hangs together: C^-1 C^-T between chosen rounds, never as an n x n matrix."""
+"""The correlation of the noise between rounds: C^-1 C^-T for chosen rounds, never as an n x n matrix."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WINDOW = 40
 _LAGS = 40
 _PLACES = 30
 _FEW = 200
-"""Runs up to this length are looked at in every round."""
+"""Runs up to this length are shown in every round."""
 _MOST_ROUNDS = 12_000
 _FIRST_ROUNDS = 4096
-"""Of a longer run than _MOST_ROUNDS, so many rounds are looked at."""
+"""Number of rounds that are shown of a run longer than _MOST_ROUNDS."""
 _MOST_RECTANGULAR = 2000
 _ENTRIES = 1 << 22
 """Entries of C held at a time."""
@@ -47,7 +47,7 @@ class Correlation:
 
     @property
     def independent(self) -> bool:
-        """Whether no round looked at has to do with another."""
+        """Whether the noise of every round shown is independent of that of all others."""
         others = self.window - np.diag(self.window.diagonal())
         return not others.any() and not self.with_last[1:].any()
 
@@ -61,7 +61,7 @@ def noise_correlation(strategy: Strategy) -> Correlation | None:
     if not square and strategy.rounds > _MOST_RECTANGULAR:
         return None
     size = strategy.rounds if strategy.rounds <= _MOST_ROUNDS else _FIRST_ROUNDS
-    neighbours, lags = np.arange(max(0, size - WINDOW), size), _lags(size)
+    neighbours, lags = np.arange(max(0, size - WINDOW), size), _lags_to_show(size)
     places = np.unique(np.linspace(0, size - 1, size if size <= _FEW else _PLACES).astype(np.int64))
     chosen = np.unique(np.concatenate((neighbours, size - 1 - lags, places)))
     rows = inverse_rows(strategy, chosen, size) if square else strategy.inverse()[chosen]
@@ -95,7 +95,7 @@ def inverse_rows(strategy: Strategy, chosen: NDArray[np.int64], size: int) -> Fl
     return result.T
 
 
-def _lags(size: int) -> NDArray[np.int64]:
+def _lags_to_show(size: int) -> NDArray[np.int64]:
     """0 and up to _LAGS distances, dense near 0 and sparse far away."""
     if size == 1:
         return np.zeros(1, np.int64)

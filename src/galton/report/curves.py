@@ -16,7 +16,7 @@ REACH = 1.5
 
 
 def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | None = None, points: int = 19) -> Curve:
-    """Returns the curve of a plan; one that was computed before comes from the cache.
+    """Returns the privacy curve of a plan, from the cache if it was computed before.
 
     Formal guarantee: `uppers` are upper bounds on delta under the plan's adjacency, if the run follows the plan:
     with certainty, or all at once with the probability that `words` names.
@@ -25,7 +25,10 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
       plan: the plan.
       options: seed, workers and progress, for batches whose curve is sampled.
       cache: where curves are kept (default: the user's).
-      points: epsilons of the curve; the plan's own is one of them if points - 1 is a multiple of 3.
+      points: number of epsilons on the curve; the plan's own is one of them if points - 1 is a multiple of 3.
+
+    Returns:
+      The curve, from epsilon 0 to REACH times the plan's.
     """
     options, guarantee = options or Options(), plan.guarantee
     cache = cache or default_cache()
@@ -35,9 +38,9 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
         return Curve.from_json(known)
     grid = (np.linspace(0.0, REACH, points) * guarantee.epsilon).tolist()
     curve = plan.accountant.curve(plan.run, guarantee, grid, options)
-    lost = [plan.truncation.delta(epsilon, guarantee.adjacency) for epsilon in curve.epsilons]
+    truncation_deltas = [plan.truncation.delta(epsilon, guarantee.adjacency) for epsilon in curve.epsilons]
     claimed = [guarantee.delta if epsilon >= guarantee.epsilon else 1.0 for epsilon in curve.epsilons]
-    uppers = np.minimum(np.array(curve.uppers) + np.array(lost), claimed)
+    uppers = np.minimum(np.array(curve.uppers) + np.array(truncation_deltas), claimed)
     curve = replace(curve, uppers=tuple(np.minimum.accumulate(uppers).tolist()))
     cache.put(key, curve.to_json(), __name__)
     return curve

@@ -35,7 +35,7 @@ def profile_picture(plan: Plan, curve: Curve) -> str:
         axes.set_yscale("log")
         if relies_on_secrecy(plan):
             fine = np.linspace(0, epsilons[-1], 200)
-            known = [gaussian_delta(float(one), leaked_mu(plan)) for one in fine]
+            known = [gaussian_delta(float(epsilon), leaked_mu(plan)) for epsilon in fine]
             axes.plot(fine, known, color=SECOND, linestyle="--", label="if the batches leak")
         if curve.estimates:
             axes.plot(epsilons, uppers, color=FIRST, linewidth=1, label="upper limit")
@@ -54,7 +54,7 @@ def profile_picture(plan: Plan, curve: Curve) -> str:
         )
         axes.set_ylim(max(claim.delta * 1e-4, 1e-300), 2.0)
         axes.set_xlim(0, epsilons[-1])
-        _powers(axes)
+        _label_powers_of_ten(axes)
         axes.set_xlabel("ε")
         axes.set_ylabel("δ")
         axes.legend(ncols=2, **_LEGEND_ABOVE)
@@ -106,7 +106,7 @@ def strategy_picture(strategy: Strategy) -> str:
         for index, (start, column) in enumerate(columns.items()):
             last = int(np.flatnonzero(column)[-1]) + 2
             reach = max(reach, min(last, column.size) - 1)
-            places = _places(min(last, column.size))
+            places = _indices_to_draw(min(last, column.size))
             style = {"color": FIRST, "alpha": 1 - 0.22 * index, "label": f"round {start}"}
             axes.plot(places, column[places], marker="o" if last <= 40 else None, markersize=4, **style)
         if reach > 40:
@@ -132,26 +132,26 @@ def _rectangular_picture(strategy: Strategy) -> str:
     columns = strategy.columns(0, shown)
     filled = int(np.flatnonzero(columns.any(axis=1))[-1]) + 1
     with canvas(320) as figure:
-        _heat(figure, columns[: min(filled, 2 * shown)], (0, 0), "round", "noise vector")
+        _draw_heat_map(figure, columns[: min(filled, 2 * shown)], (0, 0), "round", "noise vector")
         text = f"Heat map of C, the first {shown} rounds: every noise vector covers a range of rounds."
         return inline(figure, "strategy", "The strategy C", text)
 
 
-def heat_picture(found: Correlation) -> str:
+def heat_picture(correlation: Correlation) -> str:
     """Correlation of the noise between neighbouring rounds."""
-    shown = found.window.shape[0]
-    first = found.rounds - shown
+    shown = correlation.window.shape[0]
+    first = correlation.rounds - shown
     with canvas(345) as figure:
-        _heat(figure, found.window, (first, first), "round", "round")
-        text = f"Heat map of the correlation of noise between the rounds {first} to {found.rounds - 1}."
+        _draw_heat_map(figure, correlation.window, (first, first), "round", "round")
+        text = f"Heat map of the correlation of noise between the rounds {first} to {correlation.rounds - 1}."
         if shown > 1:
-            text += f" Between the last two rounds it is {short(found.window[-1, -2], 3)}."
+            text += f" Between the last two rounds it is {short(correlation.window[-1, -2], 3)}."
         return inline(figure, "correlation", "Correlation of the noise between rounds", text)
 
 
-def lag_picture(found: Correlation) -> str:
+def lag_picture(correlation: Correlation) -> str:
     """Correlation of the last round's noise with that of rounds before it."""
-    lags, values = found.lags[1:], found.with_last[1:]
+    lags, values = correlation.lags[1:], correlation.with_last[1:]
     with canvas(270) as figure:
         axes = figure.add_subplot()
         axes.axhline(0, color=MUTED, linewidth=1)
@@ -171,12 +171,12 @@ def lag_picture(found: Correlation) -> str:
         return inline(figure, "lags", "Correlation of the noise by distance", text)
 
 
-def deviation_picture(plan: Plan, found: Correlation) -> str:
+def deviation_picture(plan: Plan, correlation: Correlation) -> str:
     """How much noise there is, round by round."""
-    values = plan.stddev * found.deviations
+    values = plan.stddev * correlation.deviations
     with canvas(270) as figure:
         axes = figure.add_subplot()
-        axes.plot(found.places, values, color=FIRST, marker="o" if values.size <= 20 else None, markersize=4)
+        axes.plot(correlation.places, values, color=FIRST, marker="o" if values.size <= 20 else None, markersize=4)
         axes.set_ylim(0, 1.15 * float(values.max()))
         axes.locator_params(nbins=6)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -235,7 +235,7 @@ def batch_sizes(
 
 def error_picture(plan: Plan) -> str:
     """Error of the plan and of its alternatives, as bars."""
-    bars = [("this plan", plan.rmse), *((one.name, one.rmse) for one in plan.alternatives)]
+    bars = [("this plan", plan.rmse), *((alternative.name, alternative.rmse) for alternative in plan.alternatives)]
     bars.sort(key=lambda bar: bar[1])
     largest = bars[-1][1]
     with canvas(20 + 42 * len(bars)) as figure:
@@ -244,28 +244,30 @@ def error_picture(plan: Plan) -> str:
         for row, (name, error) in enumerate(bars):
             own = name == "this plan"
             axes.barh(row, error, height=0.42, color=FIRST if own else MUTED, alpha=1.0 if own else 0.55, linewidth=0)
-            axes.text(0, row - 0.32, _cut(name), va="bottom", fontweight="bold" if own else "normal")
+            axes.text(0, row - 0.32, _on_one_line(name), va="bottom", fontweight="bold" if own else "normal")
             axes.text(error + 0.015 * largest, row, short(error), va="center", color=INK)
         axes.set_xlim(0, 1.2 * largest)
         axes.set_ylim(len(bars) - 0.6, -0.95)
-        text = "Root-mean-square error: " + "; ".join(f"{_cut(name)} {short(error)}" for name, error in bars) + "."
+        text = (
+            "Root-mean-square error: " + "; ".join(f"{_on_one_line(name)} {short(error)}" for name, error in bars) + "."
+        )
         return inline(figure, "error", "Error against the alternatives", text)
 
 
-def _cut(name: str) -> str:
+def _on_one_line(name: str) -> str:
     """A name on one line."""
     words = " ".join(name.split())
     return words if len(words) <= _NAME else words[: _NAME - 1] + "…"
 
 
-def _places(size: int, most: int = 200) -> Any:
+def _indices_to_draw(size: int, most: int = 200) -> Any:
     """Indices up to `size`, all of them or dense near 0 and sparse far away."""
     if size <= most:
         return np.arange(size)
     return np.unique(np.concatenate(([0], np.geomspace(1, size - 1, most).astype(np.int64))))
 
 
-def _powers(axes: Any) -> None:
+def _label_powers_of_ten(axes: Any) -> None:
     """Powers of ten on the vertical axis, without mathematical type."""
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -282,7 +284,7 @@ def _colours(values: FloatArray) -> Any:
     return pixels
 
 
-def _heat(figure: Any, values: FloatArray, origin: tuple[int, int], across: str, down: str) -> None:
+def _draw_heat_map(figure: Any, values: FloatArray, origin: tuple[int, int], across: str, down: str) -> None:
     """A heat map of entries between -1 and 1, with a scale below it."""
     scale_height = 0.045
     axes, scale = figure.subplots(2, 1, height_ratios=(1, scale_height))

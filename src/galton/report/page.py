@@ -28,11 +28,14 @@ _SECTIONS = {
 
 
 def render(plan: Plan, curve: Curve) -> str:
-    """Returns the page of a plan.
+    """Returns the report of a plan as one HTML page.
 
     Args:
       plan: the plan.
       curve: its privacy curve (`privacy_curve`).
+
+    Returns:
+      The page.
     """
     title = f"Privacy report: ε = {short(plan.guarantee.epsilon)}, δ = {short(plan.guarantee.delta)}"
     parts = [_meaning(plan, curve), _evidence(plan), _curves(plan, curve), _noise(plan), _batches(plan)]
@@ -97,7 +100,7 @@ def _meaning(plan: Plan, curve: Curve) -> str:
         "<h3>If the batches leak</h3>",
         _paragraphs([words.leak(plan)]),
         "<h3>What must be true of the training run</h3>",
-        "<ul>\n" + "\n".join(f"<li>{escape(one)}</li>" for one in words.conditions(plan)) + "\n</ul>",
+        "<ul>\n" + "\n".join(f"<li>{escape(condition)}</li>" for condition in words.conditions(plan)) + "\n</ul>",
     ]
     claim = f'<p class="claim">{escape(plan.statement)}</p>'
     return _section("meaning", claim, _columns("\n".join(person), "\n".join(run)))
@@ -115,7 +118,7 @@ def _evidence(plan: Plan) -> str:
         ("noise multiplier proved", repr(evidence.noise_multiplier)),
     ]
     text = "The guarantee was calculated, not sampled: there is no certificate, no seed and no probability of failure."
-    return _section("evidence", _paragraphs([text]), _pairs(rows))
+    return _section("evidence", _paragraphs([text]), _settings_table(rows))
 
 
 def _certificate(certificate: Certificate) -> str:
@@ -133,7 +136,7 @@ def _certificate(certificate: Certificate) -> str:
         ("attempts", f"{certificate.attempts:,}"),
         ("seed", f"{certificate.seed}, {source}"),
         ("bound", certificate.bound),
-        ("made", f"{_time(certificate.created)}, in {short(certificate.seconds, 3)}\N{NO-BREAK SPACE}s"),
+        ("made", f"{_readable_time(certificate.created)}, in {short(certificate.seconds, 3)}\N{NO-BREAK SPACE}s"),
     ]
     verdicts = [
         (verdict.direction.value, verdict.sampler, short(verdict.estimate, 3), f"{verdict.samples:,}")
@@ -141,7 +144,7 @@ def _certificate(certificate: Certificate) -> str:
     ]
     head = ("direction", "sampler", "δ, estimate", "samples")
     by_direction = _table(head, verdicts, "By direction of the comparison", text=2)
-    return _section("evidence", _paragraphs([text]), _columns(_pairs(rows), by_direction))
+    return _section("evidence", _paragraphs([text]), _columns(_settings_table(rows), by_direction))
 
 
 def _curves(plan: Plan, curve: Curve) -> str:
@@ -173,33 +176,33 @@ def _curve_table(curve: Curve) -> str:
 
 
 def _noise(plan: Plan) -> str:
-    found = noise_correlation(plan.strategy)
-    independent = found is not None and found.independent
+    correlation = noise_correlation(plan.strategy)
+    independent = correlation is not None and correlation.independent
     text, pictures = [words.noise(plan, independent)], []
     if not independent:
         caption = "How much a round's gradient counts in later rounds of Cx, to which independent noise z is added."
         pictures.append(_figure("Strategy C", figures.strategy_picture(plan.strategy), caption))
-    if found is None:
+    if correlation is None:
         text.append("The correlation of the noise is not drawn: a tree of so many rounds takes too much memory.")
     else:
-        if found.rounds < plan.rounds:
-            text.append(f"The pictures of the noise show the first {found.rounds:,} of {plan.rounds:,} rounds.")
-        pictures += _noise_pictures(plan, found)
+        if correlation.rounds < plan.rounds:
+            text.append(f"The pictures of the noise show the first {correlation.rounds:,} of {plan.rounds:,} rounds.")
+        pictures += _noise_pictures(plan, correlation)
     return _section("noise", _paragraphs(text), _columns(*pictures))
 
 
-def _noise_pictures(plan: Plan, found: Correlation) -> list[str]:
+def _noise_pictures(plan: Plan, correlation: Correlation) -> list[str]:
     caption = "Standard deviation of the noise that is added to the sum of one round."
-    deviation = _figure("Noise by round", figures.deviation_picture(plan, found), caption)
-    if found.independent:
+    deviation = _figure("Noise by round", figures.deviation_picture(plan, correlation), caption)
+    if correlation.independent:
         return [deviation]
     caption = (
-        f"Correlation C⁻¹C⁻ᵀ of the last {found.window.shape[0]} rounds"
-        f"{'' if found.rounds == plan.rounds else ' shown'}. Orange takes noise back, blue adds to it."
+        f"Correlation C⁻¹C⁻ᵀ of the last {correlation.window.shape[0]} rounds"
+        f"{'' if correlation.rounds == plan.rounds else ' shown'}. Orange takes noise back, blue adds to it."
     )
-    heat = _figure("Noise between rounds", figures.heat_picture(found), caption)
+    heat = _figure("Noise between rounds", figures.heat_picture(correlation), caption)
     caption = "Correlation of the last round's noise with that of earlier rounds."
-    return [heat, _figure("Noise by distance", figures.lag_picture(found), caption), deviation]
+    return [heat, _figure("Noise by distance", figures.lag_picture(correlation), caption), deviation]
 
 
 def _batches(plan: Plan) -> str:
@@ -211,18 +214,19 @@ def _batches(plan: Plan) -> str:
 
 
 def _error(plan: Plan) -> str:
-    own = _row("this plan", plan.spec, plan.evidence.standing.value, plan.rmse, 1.0, "own")
+    own = _error_row("this plan", plan.spec, plan.evidence.standing.value, plan.rmse, 1.0, "own")
     others = [
-        _row(one.name, one.description, one.standing, one.rmse, one.rmse / plan.rmse) for one in plan.alternatives
+        _error_row(other.name, other.description, other.standing, other.rmse, other.rmse / plan.rmse)
+        for other in plan.alternatives
     ]
-    head = _head(("mechanism", "standing", "RMSE"), text=2)
+    head = _table_head(("mechanism", "standing", "RMSE"), text=2)
     body = "\n".join([own, *others])
     table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
     picture = _figure("Against the alternatives", figures.error_picture(plan), "Root-mean-square error.")
     return _section("error", _paragraphs([words.error(plan)]), _columns(picture, table))
 
 
-def _row(name: str, description: str, standing: str, rmse: float, ratio: float, kind: str = "") -> str:
+def _error_row(name: str, description: str, standing: str, rmse: float, ratio: float, kind: str = "") -> str:
     return (
         f'<tr class="{kind}"><th scope="row">{escape(name)}<small>{escape(description)}</small></th>'
         f'<td>{escape(standing)}</td><td class="number">{short(rmse)}<small>{TIMES}{short(ratio, 3)}</small></td></tr>'
@@ -261,17 +265,17 @@ def _settings(plan: Plan) -> str:
         ],
         "Provenance": [
             ("plan", plan.digest),
-            ("made", _time(plan.created)),
+            ("made", _readable_time(plan.created)),
             *((f"version of {name}", str(value)) for name, value in plan.versions.items()),
         ],
     }
-    tables = _columns(*(f"<h3>{title}</h3>\n{_pairs(rows)}" for title, rows in groups.items()))
+    tables = _columns(*(f"<h3>{title}</h3>\n{_settings_table(rows)}" for title, rows in groups.items()))
     source = f"<details><summary>plan.json</summary><pre>{escape(plan.text)}</pre></details>"
     return _section("settings", tables, source)
 
 
-def _time(text: str) -> str:
-    """A time of `provenance.now` as people write it."""
+def _readable_time(text: str) -> str:
+    """Returns a time of `provenance.now` in the form that people write it."""
     return text.replace("T", " ").replace("+00:00", " UTC")
 
 
@@ -294,7 +298,7 @@ def _figure(title: str, svg: str, caption: str) -> str:
     return f"<figure>\n<h3>{escape(title)}</h3>\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
 
 
-def _head(names: Sequence[str], text: int) -> str:
+def _table_head(names: Sequence[str], text: int) -> str:
     """Names of columns; those after the first `text` are numbers."""
     cells = (
         f'<th scope="col"{" class=number" if index >= text else ""}>{escape(name)}</th>'
@@ -308,17 +312,17 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]], caption: str, te
     body = []
     for first, *others in rows:
         cells = (
-            f"<td{' class=number' if index >= text else ''}>{escape(one)}</td>" for index, one in enumerate(others, 1)
+            f"<td{' class=number' if index >= text else ''}>{escape(cell)}</td>" for index, cell in enumerate(others, 1)
         )
         body.append(f'<tr><th scope="row">{escape(first)}</th>{"".join(cells)}</tr>')
     lines = "\n".join(body)
     return (
-        f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{_head(names, text)}</tr></thead>\n"
+        f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{_table_head(names, text)}</tr></thead>\n"
         f"<tbody>\n{lines}\n</tbody>\n</table>"
     )
 
 
-def _pairs(rows: Iterable[tuple[str, str]]) -> str:
+def _settings_table(rows: Iterable[tuple[str, str]]) -> str:
     """A table of names and values."""
     lines = "\n".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
     return f'<table class="settings">\n<tbody>\n{lines}\n</tbody>\n</table>'

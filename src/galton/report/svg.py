@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from galton.plots import pyplot
 
 INK, MUTED, GRID, FIRST, SECOND, THIRD = (f"#0a0b0{digit}" for digit in range(1, 7))
-"""Stand-ins for the colours of the page, which differ by day and night."""
+"""Stand-ins for the colours of the page, which differ between light and dark mode."""
 _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -72,7 +72,8 @@ def inline(figure: Any, name: str, title: str, description: str) -> str:
     Args:
       figure: what was drawn.
       name: starts every id in it, so that no two figures of a page clash.
-      title, description: what somebody is told who does not see it.
+      title: for those who cannot see the figure.
+      description: of what it shows, for the same readers.
     """
     import matplotlib
 
@@ -82,11 +83,14 @@ def inline(figure: Any, name: str, title: str, description: str) -> str:
     root = ElementTree.fromstring(buffer.getvalue())
     for parent in list(root.iter()):
         for child in list(parent):
-            if _local(child.tag) in ("metadata", "style"):
+            if _without_namespace(child.tag) in ("metadata", "style"):
                 parent.remove(child)
     for element in root.iter():
-        element.tag = _local(element.tag)
-        element.attrib = {_local(key): _value(_local(key), text, name) for key, text in element.attrib.items()}
+        element.tag = _without_namespace(element.tag)
+        element.attrib = {
+            _without_namespace(key): _attribute(_without_namespace(key), text, name)
+            for key, text in element.attrib.items()
+        }
         element.tail = None
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
@@ -98,11 +102,11 @@ def inline(figure: Any, name: str, title: str, description: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _local(name: str) -> str:
+def _without_namespace(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def _value(key: str, text: str, name: str) -> str:
+def _attribute(key: str, text: str, name: str) -> str:
     """An attribute as the page wants it."""
     if key == "id":
         return f"{name}-{text}"
@@ -112,6 +116,6 @@ def _value(key: str, text: str, name: str) -> str:
     if key == "style":
         for stand_in, variable in _VARIABLES.items():
             text = text.replace(stand_in, variable)
-        text = _FONT.sub(lambda found: f"font-size: {found[2]}px; font-weight: {found[1] or 'normal'}", text)
+        text = _FONT.sub(lambda match: f"font-size: {match[2]}px; font-weight: {match[1] or 'normal'}", text)
         text = _FAMILY.sub("", text)
     return text

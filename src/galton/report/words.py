@@ -1,4 +1,4 @@
-"""What the page says, as plain text: nothing here is markup."""
+"""The text of the page, without markup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from galton.report.curves import relies_on_secrecy
 from galton.report.numbers import percent_at_most, short
 
 RATES = (0.001, 0.01, 0.1)
-"""False-positive rates at which the best test is told."""
+"""False-positive rates at which the power of the best test is stated."""
 
 
 def question(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""From a plan to its page on disk."""
+"""Writes the report of a plan to a file."""
 
 from __future__ import annotations
 
@@ -19,23 +19,28 @@ REPORT = "report.html"
 def write_report(
     plan: Plan, path: str | Path, options: Options | None = None, cache: Cache | None = None, points: int = 19
 ) -> Path:
-    """Writes the page of a plan, whole or not at all, and returns where it is.
+    """Writes the report of a plan as one HTML file that loads nothing from elsewhere; needs galton[plot].
+
+    The file is written whole or not at all; one that exists is replaced.
 
     Args:
-      plan: the plan, loaded (which checks its integrity).
+      plan: the plan; `load_plan` has checked its integrity.
       path: file to write.
-      options: seed, workers and progress of the samples behind the curve.
-      cache: where the curve is kept (default: the user's).
-      points: epsilons of the curve.
+      options: seed, workers and progress, for batches whose privacy curve is sampled.
+      cache: where curves are kept (default: the user's).
+      points: number of epsilons on the curve.
+
+    Returns:
+      The path of the file.
     """
     target = check_path(path)
-    pyplot()  # what is missing is missed before the work begins
+    pyplot()  # if matplotlib is missing, fail before the work begins
     files.write_text(target, render(plan, privacy_curve(plan, options, cache, points)))
     return target
 
 
 def check_path(path: str | Path) -> Path:
-    """Refuses a place where no page can be written, before the work begins."""
+    """Returns the path; raises `InvalidArgument`, before any work begins, if it is a folder."""
     target = Path(path)
     if target.is_dir():
         raise InvalidArgument("output", str(path), "is a folder; give the name of a file")

@@ -30,45 +30,54 @@ from galton.plan import Plan, load_plan
 from galton.training.run import ROUNDING, TrainingRun
 
 Loss = Callable[[Tree, Tree], jax.Array]
-"""loss(params, example): a number, for one example without a batch axis."""
+"""loss(params, example): the loss of one example, which has no batch axis."""
 ClippedSum = Callable[[Tree, Tree, Any], Tree]
-"""total(params, batch, mask): the sum over the batch of clipped gradients."""
+"""total(params, batch, mask): the sum of clipped gradients over the batch."""
 
 
 def clipped_sum(loss: Loss, clip_norm: float, micro_batch_size: int | None = None) -> ClippedSum:
-    """Returns a function (params, batch, mask) -> sum over the batch of gradients clipped to l2 norm `clip_norm`.
+    """Returns a function that sums the gradients of a batch, that of each example clipped to l2 norm `clip_norm`.
+
+    Formal guarantee: adding, removing or zeroing one example of the batch changes the sum by at most `clip_norm` in l2
+    norm, summation in float32 aside. Padding, where the mask is False, contributes zero, and so does an example whose
+    gradient is not finite.
 
     Args:
-      loss: of one example.
+      loss: loss(params, example), for one example without a batch axis.
       clip_norm: the plan's.
-      micro_batch_size: examples whose gradients are held at one time; None takes all at once.
+      micro_batch_size: number of examples whose gradients are in memory at the same time; by default the whole batch.
 
-    Formal guarantee: adding, removing or zeroing one example of the batch changes the result by at most `clip_norm` in
-    l2 norm, summation in float32 aside. Padding, where the mask is False, contributes zero, and so does an example
-    whose gradient is not finite. The function is pure and has static shapes: it can be compiled.
+    Returns:
+      total(params, batch, mask): pure and of static shapes, so that it can be compiled.
+
+    Example:
+      >>> total = clipped_sum(lambda w, x: w * x, clip_norm=1.0)
+      >>> rows, mask = jnp.array([0.5, 7.0, 9.0]), jnp.array([True, True, False])
+      >>> f"{total(jnp.array(0.0), rows, mask):.3f}"  # 0.5, clipped to 1, padding
+      '1.500'
     """
     positive("clip_norm", clip_norm)
     limit = clip_norm * (1 - ROUNDING)
 
-    def one(params: Tree, example: Tree, present: jax.Array) -> Tree:
+    def clipped_gradient(params: Tree, example: Tree, present: jax.Array) -> Tree:
         gradient = jax.tree.map(_single, jax.grad(loss)(params, example))
         norm = jnp.sqrt(sum(jnp.square(part).sum() for part in jax.tree.leaves(gradient)))
         usable = present & jnp.isfinite(norm)
         factor = jnp.where(norm > limit, limit / norm, 1.0)
         return jax.tree.map(lambda part: jnp.where(usable, part * factor.astype(part.dtype), 0), gradient)
 
-    def together(params: Tree, batch: Tree, mask: jax.Array) -> Tree:
-        each = jax.vmap(partial(one, params))(batch, mask)
-        return jax.tree.map(lambda part: part.sum(axis=0), each)
+    def sum_at_once(params: Tree, batch: Tree, mask: jax.Array) -> Tree:
+        gradients = jax.vmap(partial(clipped_gradient, params))(batch, mask)
+        return jax.tree.map(lambda part: part.sum(axis=0), gradients)
 
     def total(params: Tree, batch: Tree, mask: Any) -> Tree:
         mask = jnp.asarray(mask)
         size = mask.shape[0]
         if micro_batch_size is None or count("micro_batch_size", micro_batch_size) >= size:
-            return together(params, batch, mask)
+            return sum_at_once(params, batch, mask)
 
         def add(sums: Tree, part: tuple[Tree, jax.Array]) -> tuple[Tree, None]:
-            return jax.tree.map(jnp.add, sums, together(params, *part)), None
+            return jax.tree.map(jnp.add, sums, sum_at_once(params, *part)), None
 
         nothing = jax.tree.map(lambda part: jnp.zeros_like(_single(part)), params)
         return jax.lax.scan(add, nothing, in_micro_batches((batch, mask), micro_batch_size))[0]
@@ -77,37 +86,49 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch_size: int | None = Non
 
 
 def in_micro_batches(rows: Tree, micro_batch_size: int) -> Tree:
-    """Returns arrays (parts, micro_batch_size, ...) for arrays (size, ...), zeros after the last row."""
+    """Cuts the rows of a tree of arrays into micro-batches, for `jax.lax.scan`.
 
-    def cut(one: Any) -> jax.Array:
-        one = jnp.asarray(one)
-        parts = math.ceil(one.shape[0] / micro_batch_size)
-        padded = jnp.pad(one, [(0, parts * micro_batch_size - one.shape[0])] + [(0, 0)] * (one.ndim - 1))
+    Args:
+      rows: tree of arrays of shape (size, ...).
+      micro_batch_size: rows of a micro-batch.
+
+    Returns:
+      A tree of arrays of shape (parts, micro_batch_size, ...), zero after the last row.
+    """
+
+    def cut(array: Any) -> jax.Array:
+        array = jnp.asarray(array)
+        parts = math.ceil(array.shape[0] / micro_batch_size)
+        padded = jnp.pad(array, [(0, parts * micro_batch_size - array.shape[0])] + [(0, 0)] * (array.ndim - 1))
         return padded.reshape(parts, micro_batch_size, *padded.shape[1:])
 
     return jax.tree.map(cut, rows)
 
 
 def _single(part: jax.Array) -> jax.Array:
-    """In float32 at least: a sum of half-precision gradients is off by more than a clipped one."""
+    """Returns a gradient in float32 at least: summing in half precision errs by more than clipping allows for."""
     return part.astype(jnp.promote_types(part.dtype, jnp.float32))
 
 
 def private_updates(
     plan: Plan | str | Path, key: jax.Array | None = None, form: str = "buffers"
 ) -> optax.GradientTransformation:
-    """Returns the transformation of a sum of clipped gradients into a private mean: noise is added, and it is divided.
+    """Returns an optax transformation that turns sums of clipped gradients into private means.
 
-    It comes first in an `optax.chain`. Its state is the state of the noise, key included, and so must be kept like
-    one: saved with the optimiser's, never used twice for two gradients. (`train` sees to that with a journal.)
-
-    Args:
-      plan: a plan, or the folder of one.
-      key: of the noise; from the operating system unless given.
-      form: of the noise, see `CorrelatedNoise`.
+    It adds the noise and divides by the expected batch size; put it first in an `optax.chain`. Its state is that of the
+    noise, secret key included: save it with the optimiser's, and never use it for two different gradients. (`train`
+    sees to that with a journal.)
 
     Formal guarantee: the outputs of the planned rounds together have the plan's guarantee if the inputs are sums of
     gradients clipped to the plan's norm over the plan's batches. Later rounds give NaN.
+
+    Args:
+      plan: a plan, or the folder of one.
+      key: of the noise; by default from the operating system.
+      form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+
+    Returns:
+      The transformation.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     plan.check()
@@ -133,7 +154,13 @@ def _private_mean(total: Tree, noise: Tree, expected_batch_size: float) -> Tree:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What `train` returns: the model, the optimiser's state, and the record of the run."""
+    """What `train` returns.
+
+    Attributes:
+      params: the model.
+      optimizer_state: the state of the optimiser.
+      record: the record of the run, see `TrainingRun.record`.
+    """
 
     params: Tree
     optimizer_state: Tree
@@ -155,27 +182,33 @@ def train(
     watch: Callable[[int, Tree], None] | None = None,
     seed: int | None = None,
 ) -> Trained:
-    """Trains for the rounds of the plan, or goes on with a run that was broken off.
+    """Trains for the rounds of the plan, or resumes a run that was interrupted.
 
     A run that was killed and is started again by the same call ends with the same model, bit by bit on the same
-    machine: rounds since the last checkpoint are computed again, with the same batches and the same noise. If what
-    comes out is another gradient (other data, another learning rate), its noise is refused: two results with the same
-    noise would show the difference without any.
+    machine: rounds since the last checkpoint are computed again, with the same batches and the same noise. If a round
+    then gives another gradient (other data, another learning rate), `NoiseReused` is raised: two results with the same
+    noise would show their difference without any.
+
+    Formal guarantee: the model has the guarantee of the plan, and so have all models on the way (see `TrainingRun`), if
+    `clipped`, where given, keeps to the plan's clip norm.
 
     Args:
       plan: a plan, or the folder of one.
       folder: of the run, see `TrainingRun`.
-      loss: of one example: loss(params, example); None with `clipped`.
+      loss: loss(params, example), for one example without a batch axis; None with `clipped`.
       params: the model at the start.
       data: a tree of arrays whose first axis is the examples.
-      optimizer: gets private means of gradients.
-      clipped: sums clipped gradients, for models for which that can be done faster than by `clipped_sum(loss, ...)`.
-        No example may contribute more than the plan's clip norm: the guarantee rests on it.
+      optimizer: receives the private means of gradients.
+      clipped: total(params, batch, mask), for models whose clipped gradients can be summed faster than by
+        `clipped_sum`. No example may contribute more than the plan's clip norm: the guarantee rests on it.
       micro_batch_size: see `clipped_sum`; not for `clipped`.
-      save_every: rounds between checkpoints.
-      rounds: stop once so many rounds are done; the run can be continued later.
-      watch: called as watch(rounds done, params).
-      seed: see `TrainingRun`; for tests and repeatable studies only.
+      save_every: number of rounds between checkpoints.
+      rounds: stop once this many rounds are done in all; the same call without it goes on later.
+      watch: called after every round as watch(rounds done, params).
+      seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
+
+    Returns:
+      The model, the optimiser's state and the record of the run.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     count("save_every", save_every)
@@ -215,19 +248,32 @@ def _examples(data: Tree) -> int:
 
 
 def save_tree(path: Path, tree: Tree) -> None:
-    """Writes the arrays of a tree to a file, whole or not at all."""
+    """Writes the arrays of a tree to a file, whole or not at all.
+
+    Args:
+      path: file to write.
+      tree: the arrays.
+    """
     with files.replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, *map(np.asarray, jax.tree.leaves(tree)))
 
 
 def load_tree(path: Path, like: Tree) -> Tree:
-    """Reads what `save_tree` wrote, into the structure of `like`; other shapes are refused."""
+    """Reads what `save_tree` wrote; raises `InvalidFile` if shapes or types differ from those of `like`.
+
+    Args:
+      path: file to read.
+      like: a tree of the same structure, shapes and types.
+
+    Returns:
+      The tree.
+    """
     leaves, structure = jax.tree.flatten(like)
     try:
         with np.load(path) as saved:
-            found = [saved[f"arr_{index}"] for index in range(len(saved.files))]
+            arrays = [saved[f"arr_{index}"] for index in range(len(saved.files))]
     except (OSError, ValueError, KeyError):
         raise InvalidFile(f"{path}: cannot be read, or was damaged") from None
-    if [(x.shape, x.dtype) for x in found] != [(jnp.shape(x), jnp.result_type(x)) for x in leaves]:
+    if [(x.shape, x.dtype) for x in arrays] != [(jnp.shape(x), jnp.result_type(x)) for x in leaves]:
         raise InvalidFile(f"{path}: holds another model or optimiser than this one")
-    return jax.tree.unflatten(structure, [jnp.asarray(x) for x in found])
+    return jax.tree.unflatten(structure, [jnp.asarray(x) for x in arrays])

@@ -1,4 +1,4 @@
-"""Opacus with what a plan analysed: its batches instead of Poisson's, its correlated noise, its certified epsilon.
+"""Opacus with a plan: the plan's batches in place of Poisson's, its correlated noise, and its certified epsilon.
 
 A script changes in a few lines:
 
@@ -10,9 +10,9 @@ A script changes in a few lines:
     engine.get_epsilon(delta)
     engine.close()                                               # writes the record of the run
 
-`BatchMemoryManager`, ghost clipping, `save_checkpoint` and `load_checkpoint` work as they do in Opacus, except
-that a checkpoint has the noise in it and is readable by its owner only. Distributed training, per-layer and adaptive
-clipping are refused.
+`BatchMemoryManager`, ghost clipping, `save_checkpoint` and `load_checkpoint` work as they do in Opacus, except that a
+checkpoint contains the state of the noise and is readable by its owner only. Distributed training, per-layer and
+adaptive clipping are refused.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ MECHANISM = "galton"
 
 
 class PlanAccountant(IAccountant):  # type: ignore[misc]
-    """Tells what the plan certified; computes nothing. Registered in Opacus as `galton`.
+    """An Opacus accountant that reports what the plan certified and computes nothing; registered as `galton`.
 
-    Formal guarantee: `get_epsilon(delta)` is an epsilon for which the rounds that have had noise so far, lost in a
-    crash or not, are (epsilon, delta)-DP: that of the plan for the whole run, however few rounds they are, and 0 before
-    the first. A delta below the plan's is refused.
+    Formal guarantee: the rounds that have had noise so far, lost in a crash or not, are (epsilon, delta)-DP for the
+    epsilon that `get_epsilon(delta)` returns: 0 before the first round, then the plan's epsilon for the whole run,
+    however few rounds are done. A delta below the plan's is refused.
     """
 
     def __init__(self) -> None:
@@ -63,18 +63,27 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]
         return self._run
 
     def bind(self, run: TrainingRun) -> None:
-        """Accounts for this run from now on."""
+        """Accounts for this run from now on.
+
+        Args:
+          run: the run.
+        """
         self._run, self._counted = run, run.round
 
     @property
     def history(self) -> list[tuple[float, float, int]]:
-        """Noise multiplier, sample rate and number of steps, as Opacus has them."""
+        """Noise multiplier, sample rate and number of steps, in the form of Opacus."""
         if self._run is None or not len(self):
             return []
         return [(self.run.plan.noise_multiplier, 1 / self.run.plan.bins, len(self))]
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Checks that a step was one of the plan, with noise of its own."""
+        """Raises `PlanViolated` unless the step was one of the plan's, with noise of its own; Opacus calls this.
+
+        Args:
+          noise_multiplier: must be the plan's.
+          sample_rate: must be one over the plan's batches per epoch.
+        """
         check_same("noise_multiplier", noise_multiplier, self.run.plan.noise_multiplier)
         check_same("sample_rate", sample_rate, 1 / self.run.plan.bins)
         if self.run.round == self._counted:
@@ -82,7 +91,16 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]
         self._counted = self.run.round
 
     def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:
-        """Returns the plan's epsilon for its delta or a larger one."""
+        """Returns the epsilon that is guaranteed so far: the plan's, or 0 before the first round.
+
+        Args:
+          delta: the plan's, or a larger one; a smaller one raises `PlanViolated`.
+          args: ignored.
+          kwargs: ignored.
+
+        Returns:
+          The epsilon.
+        """
         if delta < self.run.plan.guarantee.delta:
             raise PlanViolated(
                 f"delta = {delta}: the plan was certified for {self.run.plan.guarantee.delta}; "
@@ -95,17 +113,28 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]
 
     @classmethod
     def mechanism(cls) -> str:
-        """The name in Opacus."""
+        """Returns the accountant's name in Opacus."""
         return MECHANISM
 
     def state_dict(self, destination: Any = None) -> Any:
-        """Returns Opacus's fields and the plan's hash."""
-        found = super().state_dict(destination)
-        found["plan"] = self.run.plan.digest
-        return found
+        """Returns the state that Opacus saves, and the plan's hash.
+
+        Args:
+          destination: as in Opacus.
+
+        Returns:
+          The state.
+        """
+        state = super().state_dict(destination)
+        state["plan"] = self.run.plan.digest
+        return state
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Checks that the state is of this plan; the steps are those of the run, which the optimiser loads."""
+        """Raises `PlanViolated` unless the state is of this plan; the steps come with the optimiser's state.
+
+        Args:
+          state_dict: what `state_dict` returned.
+        """
         check_same("mechanism", state_dict.get("mechanism"), MECHANISM)
         check_same("plan", state_dict.get("plan"), self.run.plan.digest)
 
@@ -114,24 +143,28 @@ register_accountant(MECHANISM, PlanAccountant, force=True)
 
 
 class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
-    """Opacus's optimiser with the noise of a plan, one round per step that is not virtual.
+    """Opacus's optimiser with the noise of a plan, one round per real (not virtual) step; the engine makes it.
 
     Args:
-      optimizer: what gets the private gradients.
-      model: the model, as it was before Opacus wrapped it.
-      run: what batches and noise come from.
+      optimizer: receives the private gradients.
+      model: the model before Opacus wrapped it.
+      run: source of batches and noise.
       delivery: of the loader whose batches are stepped.
-      wrapped: what Opacus made of the model.
+      wrapped: the model as wrapped by Opacus.
       loss_reduction: of the script's loss. `mean` divides noisy sums by the plan's expected batch size; `sum`
         leaves them as they are.
 
+    Attributes:
+      run: as given.
+      after_load: called after a state was loaded, if set.
+
     Formal guarantees:
-      - All that is computed from the parameters after `step` has the guarantee of the plan, if Opacus clips as it says
-        and the gradients are those of what the loader delivered. A step is refused unless the batch of the coming
-        round, and none after it, was delivered by the plan's loader (see `Delivery` for what of this cannot be seen),
-        and just as many gradients were summed as it has examples, clipped to the plan's norm (less a share of 2^-16
-        for rounding), of the parameters that were trainable at the start. A script that feeds the model with other
-        tensors than the loader's, as many of them, is not seen.
+      - Everything that is computed from the parameters after `step` has the guarantee of the plan, if Opacus clips as
+        it states and the gradients are those of what the loader delivered. A step is refused unless the plan's loader
+        delivered the batch of the next round and none after it (see `Delivery` for the limits of this check), and
+        exactly as many gradients as it has examples were summed, clipped to the plan's norm (less a share of 2^-16 for
+        rounding), of the parameters that were trainable at the start. It goes unnoticed if a script feeds the model
+        with other tensors than the loader's, but as many of them.
       - `state_dict` has the noise and the batches (secrets). A round that is computed again after `load_state_dict`
         gets its noise only for the same sum of gradients; see `training.torch.PrivateOptimizer`.
     """
@@ -148,25 +181,36 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         super().__init__(
             optimizer,
             noise_multiplier=run.plan.noise_multiplier,
-            max_grad_norm=limit(run.plan),
+            max_grad_norm=opacus_clip_norm(run.plan),
             expected_batch_size=run.plan.expected_batch_size,
             loss_reduction=loss_reduction,
         )
         self.run, self._model, self._delivery, self._wrapped = run, model, delivery, wrapped
         self._weights: dict[str, Any] = dict(check_holds(optimizer, model))
-        self._behind = run.begun
+        self._must_load = run.begun
         self._summed, self._pass = 0, delivery.passes
         self.after_load: Callable[[], None] | None = None
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
-        """Notes that a part of a batch is on its way; `BatchMemoryManager` calls it."""
+        """Notes that a part of a batch is on its way; `BatchMemoryManager` calls this.
+
+        Args:
+          do_skip: whether other parts of the same batch follow.
+        """
         self._delivery.open_part(do_skip)
 
     def _check_skip_next_step(self, pop_next: bool = True) -> bool:
         return self._delivery.next_part(pop_next)
 
     def pre_step(self, closure: Any = None) -> Any:
-        """Clips, sums and adds noise as Opacus does, once clipping and the parameters are what the plan has."""
+        """Clips, sums and adds noise as Opacus does, after checking clipping and parameters against the plan.
+
+        Args:
+          closure: as in Opacus.
+
+        Returns:
+          Whether the step is a real one, as in Opacus.
+        """
         self._check_clipping()
         check_unchanged(self.original_optimizer, self._model, self._weights)
         if self._pass != self._delivery.passes:  # a pass begins with the first part of a round
@@ -177,16 +221,16 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
 
     def _check_clipping(self) -> None:
         check_same("noise_multiplier", self.noise_multiplier, self.run.plan.noise_multiplier)
-        check_same("max_grad_norm", self.max_grad_norm, limit(self.run.plan))
+        check_same("max_grad_norm", self.max_grad_norm, opacus_clip_norm(self.run.plan))
 
     def clip_and_accumulate(self) -> None:
-        """Clips and sums as Opacus does, and counts."""
+        """Clips and sums as Opacus does, and counts the gradients."""
         super().clip_and_accumulate()
         self._summed += len(self.grad_samples[0])
 
     def add_noise(self) -> None:
-        """Adds the noise of the coming round to the summed gradients, if they are those of its batch."""
-        if self._behind:
+        """Adds the noise of the next round to the summed gradients, or raises `PlanViolated` if they are of others."""
+        if self._must_load:
             raise PlanViolated(f"{self.run.folder}: has a run that began before; load_state_dict has to come first")
         self._delivery.check(self.run.round)
         check_same("number of gradients in this step", self._summed, len(self.run.batch.examples))
@@ -200,59 +244,76 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
             _mark_as_processed(weight.summed_grad)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Forgets gradients; after a virtual step it keeps what was summed."""
+        """Forgets gradients, but after a virtual step keeps the sums.
+
+        Args:
+          set_to_none: as in PyTorch.
+        """
         super().zero_grad(set_to_none)
         if not self._is_last_step_skipped:
             self._summed = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the optimiser and of the run, in types that `torch.load(weights_only=True)` reads."""
+        """Returns the state of optimiser and run, a secret, in types that `torch.load(weights_only=True)` reads."""
         return super().state_dict() | {STATE: run_state(self.run)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; see `TrainingRun.restore` for what is refused."""
+        """Goes on from a state of this run; see `TrainingRun.restore` for what is refused.
+
+        Args:
+          state_dict: what `state_dict` returned.
+        """
         restore_run(self.run, state_dict)
         super().load_state_dict({name: value for name, value in state_dict.items() if name != STATE})
         self._delivery.forget()
         self._is_last_step_skipped = False
         self.zero_grad()
-        self._behind = False
+        self._must_load = False
         if self.after_load is not None:
             self.after_load()
 
 
 class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradientClipping):  # type: ignore[misc]
-    """The same for ghost clipping, where gradients come clipped and summed."""
+    """`PlanDPOptimizer` for ghost clipping, where gradients arrive clipped and summed."""
 
     def _check_clipping(self) -> None:
         super()._check_clipping()
-        check_same("max_grad_norm of the module", self._wrapped.max_grad_norm, limit(self.run.plan))
+        check_same("max_grad_norm of the module", self._wrapped.max_grad_norm, opacus_clip_norm(self.run.plan))
 
     def accumulate(self) -> None:
-        """Sums as Opacus does, and counts."""
+        """Sums as Opacus does, and counts the gradients."""
         super().accumulate()
         self._summed += len(next(iter(self._weights.values()))._norm_sample)
 
     def clip_and_accumulate(self) -> None:
-        """Nothing: clipping comes with the backward pass."""
+        """Does nothing: gradients are clipped in the backward pass."""
 
 
-def limit(plan: Plan) -> float:
+def opacus_clip_norm(plan: Plan) -> float:
     """Returns the norm that Opacus clips to: the plan's, with room for rounding."""
     return plan.clip_norm * (1 - ROUNDING)
 
 
 class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
-    """Opacus's engine for a plan.
+    """Opacus's `PrivacyEngine` for a plan: its batches, its noise and its epsilon in an Opacus script.
+
+    What a script states about privacy (`max_grad_norm`, `noise_multiplier`, `target_epsilon`, `target_delta`, `epochs`,
+    the loader's batch size) must agree with the plan, and may be left out where the signature allows it. The random
+    generators of Opacus, secure or not, are not used: noise and batches have keys of 128 and 256 bits from the
+    operating system.
 
     Args:
       plan: a plan, or the folder of one.
-      folder: of the run; see `TrainingRun` for it and for the other arguments.
+      folder: of the run; created if it does not exist, resumed from if it does. It has secrets.
+      form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+      strict: allow no replay of rounds after a crash; see `Journal`.
+      seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
 
-    What a script says about privacy (`max_grad_norm`, `noise_multiplier`, `target_epsilon`, `target_delta`, `epochs`,
-    the loader's batch size) may be left out where Opacus needs it no more, and must agree with the plan where it is
-    given. Opacus's generators, secure or not, are not used: noise and batches have keys of 128 and 256 bits
-    from the operating system.
+    Attributes:
+      plan: the plan.
+      OPTIMIZERS: the optimisers of Opacus that are supported, with their counterparts here.
+
+    Formal guarantee: that of `PlanDPOptimizer`.
     """
 
     OPTIMIZERS: ClassVar[dict[type, type[PlanDPOptimizer]]] = {
@@ -301,17 +362,24 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         clipping: str = "flat",
         poisson_sampling: bool = True,
     ) -> Any:
-        """Returns module, optimiser (for ghost clipping also the criterion) and data loader, bound to the plan.
+        """Opens the run and binds model, optimiser and data loader to the plan; call it once.
 
         Args:
           module: the model, not wrapped yet.
-          optimizer: any optimiser of its trainable parameters.
+          optimizer: any optimiser of exactly its trainable parameters.
           data_loader: for its data set, workers and `collate_fn`; its batches are replaced by the plan's.
-          max_grad_norm: if given, the plan's clip norm.
-          noise_multiplier: if given, the plan's.
-          criterion, loss_reduction, batch_first, grad_sample_mode, wrap_model: as in Opacus.
-          clipping: `flat`; no other is what plans are made for.
-          poisson_sampling: allowed where a script has it; the batches are the plan's all the same.
+          max_grad_norm: if given, must be the plan's clip norm.
+          noise_multiplier: if given, must be the plan's.
+          criterion: as in Opacus; for ghost clipping.
+          loss_reduction: as in Opacus.
+          batch_first: as in Opacus.
+          grad_sample_mode: as in Opacus.
+          wrap_model: as in Opacus.
+          clipping: must be `flat`.
+          poisson_sampling: must not be False; the batches are the plan's in any case.
+
+        Returns:
+          Module, optimiser, for ghost clipping also the criterion, and data loader.
         """
         if self._model is not None:
             raise PlanViolated("make_private: has been called already; a plan is for one run, of one model")
@@ -340,7 +408,7 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
                 optimizer=optimizer,
                 data_loader=data_loader,
                 noise_multiplier=plan.noise_multiplier,
-                max_grad_norm=limit(plan),
+                max_grad_norm=opacus_clip_norm(plan),
                 criterion=criterion or nn.CrossEntropyLoss(reduction=loss_reduction),
                 loss_reduction=loss_reduction,
                 batch_first=batch_first,
@@ -355,7 +423,17 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
     def make_private_with_epsilon(
         self, *, target_epsilon: float, target_delta: float, epochs: int, **options: Any
     ) -> Any:
-        """`make_private`, with the target and the number of epochs compared to the plan's."""
+        """Like `make_private`, with the target and the number of epochs compared with the plan's.
+
+        Args:
+          target_epsilon: must be the plan's epsilon.
+          target_delta: must be the plan's delta.
+          epochs: must be the plan's.
+          options: of `make_private`.
+
+        Returns:
+          What `make_private` returns.
+        """
         check_same("target_epsilon", target_epsilon, self.plan.guarantee.epsilon)
         check_same("target_delta", target_delta, self.plan.guarantee.delta)
         check_same("epochs", epochs, self.plan.epochs)
@@ -375,12 +453,12 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         grad_sample_mode: str,
         **_: Any,
     ) -> PlanDPOptimizer:
-        found = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
-        if found not in self.OPTIMIZERS or self._model is None:
-            raise InvalidArgument("module", found.__name__, "distributed training with a plan is not supported")
-        made = self.OPTIMIZERS[found](optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
-        made.after_load = lambda: self.accountant.bind(self.run)  # rounds are counted from there
-        return made
+        kind = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
+        if kind not in self.OPTIMIZERS or self._model is None:
+            raise InvalidArgument("module", kind.__name__, "distributed training with a plan is not supported")
+        private = self.OPTIMIZERS[kind](optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
+        private.after_load = lambda: self.accountant.bind(self.run)  # rounds are counted from there
+        return private
 
     def _prepare_data_loader(self, data_loader: DataLoader[Any], *, batch_first: bool, **_: Any) -> DataLoader[Any]:
         loader = PlanLoader(self.run, data_loader, batch_first)
@@ -388,7 +466,12 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         return loader
 
     def save_checkpoint(self, *, path: Any, **options: Any) -> None:
-        """Saves as Opacus does, but whole or not at all and readable by its owner only: it has the key of the noise."""
+        """Saves a checkpoint as Opacus does, but whole or not at all and readable by its owner only: it has secrets.
+
+        Args:
+          path: file to write, or an open file, which is then the caller's to keep secret.
+          options: as in Opacus.
+        """
         if not isinstance(path, str | os.PathLike):
             super().save_checkpoint(path=path, **options)
             return
@@ -396,6 +479,10 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
             super().save_checkpoint(path=temporary, **options)
 
     def close(self) -> dict[str, Any]:
-        """Ends the run, or this part of it; returns the record, which record.json has too."""
+        """Closes the run, which can be resumed if it is not done, and writes its record.
+
+        Returns:
+          The record, as in record.json.
+        """
         self.run.close()
         return check_record(self.run.folder)

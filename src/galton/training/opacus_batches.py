@@ -1,4 +1,4 @@
-"""The batches of a plan for Opacus: sampler and loader, and a note of which batch the training loop was given last."""
+"""The batches of a plan for Opacus: sampler, loader, and a note of the batch that was delivered last."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from galton.training.torch_batches import worker_context
 
 
 class Delivery:
-    """Which batch of the plan the training loop was given last. Loaders write it down, the optimiser reads it.
+    """The batch of the plan that was last delivered to the training loop: loaders note it, the optimiser checks it.
 
-    `PlanLoader` notes a batch as it hands it over, however far its workers read ahead. `BatchMemoryManager` makes a
-    loader of its own around the sampler; it tells the optimiser of every part (physical batch) when the sampler is
-    asked for it, and the parts are taken to arrive in that order, one for each `step`.
+    `PlanLoader` notes a batch when it hands it over, however far its workers read ahead. `BatchMemoryManager` makes a
+    loader of its own around the sampler. It announces every part (physical batch) to the optimiser when the sampler is
+    asked for it; parts are assumed to arrive in that order, one for each `step`.
 
     Args:
-      ahead: parts that workers may have been asked for and not delivered yet.
+      ahead: number of parts that workers may have been asked for but not delivered yet.
 
-    What is seen:
-      - Batches of any other loader: nothing was delivered then.
-      - A batch without a step, by our loader: the one delivered last is not that of the coming round.
-      - A part without a step, by `BatchMemoryManager`: more parts are open than workers can have under way. Among the
-        last `ahead` parts of an epoch this cannot be told, as the sampler is asked no more; without workers always.
-    What is not: tensors that were exchanged for others between the loader and the model. Only their number is.
+    What is detected:
+      - Batches of any other loader, for then nothing was delivered.
+      - A batch of `PlanLoader` without a step, for then the batch delivered last is not that of the next round.
+      - A part of `BatchMemoryManager` without a step, for then more parts are open than workers can have under way.
+        Without workers this is always detected. With workers it is not among the last `ahead` parts of an epoch, when
+        the sampler is asked no more.
+    What is not detected: tensors that were exchanged for as many others between the loader and the model.
     """
 
     def __init__(self, ahead: int = 0) -> None:
@@ -41,26 +42,26 @@ class Delivery:
         self.round: int | None = None
 
     def begin(self) -> deque[int]:
-        """A pass over the sampler begins, with the coming round; returns where it writes the rounds it is asked for."""
+        """Notes that a pass over the sampler begins; returns the queue to which it appends the rounds asked for."""
         self.forget()
         self.passes, self.asked, self._noted = self.passes + 1, deque(), False
         return self.asked
 
     def forget(self) -> None:
-        """What was delivered so far may not be stepped any more."""
+        """Forgets what was delivered so far: it can no longer be stepped."""
         self.round = None
         self._parts.clear()
 
     def note(self, turn: int) -> None:
-        """The batch of this round is handed over."""
+        """Notes that the batch of this round is handed over."""
         self.round, self._noted = turn, True
 
     def open_part(self, skip: bool) -> None:
-        """A part is on its way; `skip` tells that others of the same batch follow."""
+        """Notes that a part is on its way; `skip` says that others of the same batch follow."""
         self._parts.append((skip, self.round if self._noted or not self.asked else self.asked[-1]))
 
     def next_part(self, take: bool = True) -> bool:
-        """Returns whether others follow the part that is stepped now."""
+        """Returns whether other parts of the batch follow the one that is stepped now; `take` removes it."""
         if not self._parts:
             return False
         if not take:
@@ -73,7 +74,7 @@ class Delivery:
         return skip
 
     def check(self, coming: int) -> None:
-        """Refuses a step unless the batch of the coming round, and none after it, was delivered."""
+        """Raises `PlanViolated` unless the batch of the next round, `coming`, was delivered and none after it."""
         if self.round is None:
             raise PlanViolated(
                 f"step: no loader of the plan has delivered the batch of round {coming}; batches have to come from the "
@@ -87,18 +88,18 @@ class Delivery:
 
 
 class PlanSampler(Sampler[list[int]]):
-    """A batch sampler whose every pass gives the batches from the coming round to the end of its epoch.
+    """A batch sampler: each pass yields the batches from the next round to the end of its epoch.
 
-    Batches are as large as they fall, truncated as planned, and may be empty.
+    Batches are not padded, are truncated as planned, and may be empty.
     """
 
     def __init__(self, run: TrainingRun, delivery: Delivery) -> None:
         self._run, self._delivery = run, delivery
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._give(self._delivery.begin())
+        return self._indices_by_round(self._delivery.begin())
 
-    def _give(self, asked: deque[int]) -> Iterator[list[int]]:
+    def _indices_by_round(self, asked: deque[int]) -> Iterator[list[int]]:
         for batch in self._run.epoch():
             asked.append(batch.round)
             yield batch.examples.tolist()
@@ -108,7 +109,7 @@ class PlanSampler(Sampler[list[int]]):
 
 
 class CollateWithEmpty:
-    """Collates, an empty batch too: to tensors without rows."""
+    """Collates a batch; an empty one becomes tensors without rows."""
 
     def __init__(self, collate: Callable[[list[Any]], Any], like: Any, batch_first: bool) -> None:
         def empty(leaf: Tensor) -> Tensor:
@@ -121,10 +122,10 @@ class CollateWithEmpty:
 
 
 class PlanLoader(DataLoader[Any]):
-    """A script's loader with the batches of the plan, which notes what it hands over.
+    """A script's data loader with the batches of the plan; it notes what it delivers.
 
     Args:
-      run: what the batches come from.
+      run: source of the batches.
       like: the script's loader, for its data set, workers and `collate_fn`.
       batch_first: whether examples are the first axis of what is collated.
     """

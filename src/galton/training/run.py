@@ -1,6 +1,6 @@
-"""One private training run: batches and noise of a plan, bound to a folder that it can be resumed from.
+"""One private training run: the batches and the noise of a plan, bound to a folder from which it can be resumed.
 
-Training code asks for the batch of the coming round and for its noise, in turn, and can get nothing but what was
+Training code asks in turn for the batch of the next round and for its noise, and can get nothing but what was
 analysed. Frameworks have thin adapters around this (`training/jax.py`, `training/torch.py`, `training/opacus.py`).
 """
 
@@ -22,7 +22,7 @@ from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidFile
 from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed
 from galton.noise.checkpoint import read_state, write_state
-from galton.noise.journal import hold
+from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree
 from galton.plan import Plan, load_plan
 from galton.provenance import now, versions
@@ -32,47 +32,51 @@ RECORD_FORMAT = "galton-record"
 VERSION = 1
 
 ROUNDING = 2.0**-16
-"""Clipped gradients are shorter by this share than they may be: more than float32 sums of squares are wrong by."""
+"""Gradients are clipped to a norm smaller by this share, which exceeds the rounding error of norms in float32."""
 
 
 class PlanViolated(GaltonError):
-    """Training that is not what the plan analysed."""
+    """Raised when training departs from the plan; train as it says, or make another plan."""
 
 
-def check_same(what: str, found: Any, planned: Any) -> None:
-    """Refuses a number that is not the plan's."""
-    if found != planned:
-        raise PlanViolated(f"{what} = {found}: the plan was made for {planned}; train with that, or make another plan")
+def check_same(name: str, value: Any, planned: Any) -> None:
+    """Raises `PlanViolated` unless a value is the plan's."""
+    if value != planned:
+        raise PlanViolated(f"{name} = {value}: the plan was made for {planned}; train with that, or make another plan")
 
 
 class TrainingRun:
-    """Batches and noise of one run, in the order of its rounds.
+    """One training run of a plan: gives its batches and its noise, round by round, and resumes from its folder.
 
     Args:
       plan: a plan, or the folder of one.
-      folder: of this run; made if it is not there, and resumed from if it is. It has secrets (the seed of the batches,
-        the key of the noise) and is readable by its owner only.
+      folder: of this run; created if it does not exist, resumed from if it does. It has secrets (the seed of the
+        batches, the key of the noise) and is readable by its owner only.
       params: the model's parameters, a JAX tree of arrays, for their shapes.
-      examples: size of the data set at hand; must be the plan's.
-      clip_norm: what gradients are clipped to; must be the plan's.
-      form: of the noise, see `CorrelatedNoise`.
-      strict: allow no replay of rounds after a crash, see `noise/journal.py`.
-      shuffled: the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
-      seed: for tests and repeatable studies only: whoever can guess it can take batches and noise away.
+      examples: number of examples in the data set; must be the plan's.
+      clip_norm: l2 norm that gradients are clipped to; must be the plan's.
+      form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+      strict: allow no replay of rounds after a crash; see `Journal`.
+      shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
+      seed: of batches and noise, for tests and repeatable studies only: whoever can guess it can undo the protection.
+
+    Attributes:
+      plan: the plan.
+      folder: the folder.
 
     Formal guarantees:
-      - Batches and noise are those of the plan; a run that releases what it computed from them, with gradients
-        clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee. So has a run
-        that stops early.
-      - Rounds are given noise once, in order, for the batch of that round; after a crash again for the same batch and,
-        where `noise` is handed the sum, for the same sum only (`noise/journal.py`).
+      - Batches and noise are those of the plan. A run that releases only what it computed from noisy sums, with
+        gradients clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee. So has a
+        run that stops early.
+      - Each round gets its noise once, in order, for its own batch; after a crash again, for the same batch only and,
+        where the sum is passed to `noise`, for the same sum only (`noise/journal.py`).
 
-    Example of a loop:
+    Example:
         with TrainingRun("plan", "run", params, examples=len(data), clip_norm=1.0) as run:
             while not run.done:
                 batch = run.batch
-                total = clipped_sum(params, data[batch.indices], batch.mask)
-                noisy = (total + run.noise()) / run.plan.expected_batch_size
+                total = clipped_sum(params, batch.take(data), batch.mask)
+                noisy = (total + run.noise(total)) / run.plan.expected_batch_size
     """
 
     def __init__(
@@ -102,35 +106,35 @@ class TrainingRun:
             files.make_folder(self.folder, mode=0o700)
         except OSError as error:
             raise InvalidFile(f"{self.folder}: cannot be made ({error.strerror})") from None
-        resumed = self._about.exists()
+        resumed = self._run_file.exists()
         old = any((self.folder / name).exists() for name in ("noise.npz", "noise.journal"))
         if old and not resumed:
-            raise InvalidFile(f"{self._about}: is missing; without it a run cannot go on with its own batches")
+            raise InvalidFile(f"{self._run_file}: is missing; without it a run cannot go on with its own batches")
         self._shapes = jax.eval_shape(lambda tree: tree, params)  # holds on to no array
-        self._strict, self._unsettled = strict, False
-        self._hold = hold(self.folder / "run.lock")
+        self._strict, self._state_taken = strict, False
+        self._lock = open_exclusively(self.folder / "run.lock")
         try:
-            self._open(resumed, seed)
+            self._open_or_begin(resumed, seed)
             key = None if seed is None or old else key_from_seed(seed)
             self._noise = self._open_noise(self.plan.noise(form), key)
         except BaseException:
-            self._hold.close()
+            self._lock.close()
             raise
 
     def _open_noise(self, noise: CorrelatedNoise, key: jax.Array | None = None) -> NoiseRun:
-        """The journal belongs to the plan and to the batches: with another seed of the batches it is refused."""
+        """Opens the noise; its journal is bound to the plan and to the seed of the batches."""
         belongs = f"{self.plan.digest} {files.digest(self._body['batches'])}"
         return NoiseRun(self.folder, noise, self._shapes, belongs, key, self._strict)
 
     @property
-    def _about(self) -> Path:
+    def _run_file(self) -> Path:
         return self.folder / "run.json"
 
-    def _open(self, resumed: bool, seed: int | None) -> None:
+    def _open_or_begin(self, resumed: bool, seed: int | None) -> None:
         if resumed:
-            body = files.read_json(self._about)
+            body = files.read_json(self._run_file)
             if body.get("format") != FORMAT or body.get("version") != VERSION:
-                raise InvalidFile(f"{self._about}: must be a {FORMAT} of version {VERSION}")
+                raise InvalidFile(f"{self._run_file}: must be a {FORMAT} of version {VERSION}")
             check_same("plan", body["plan"], self.plan.digest)
             check_same("padded_batch_size", body["batches"]["physical"], self.plan.padded_batch_size)
             self._body = body | {"resumptions": body["resumptions"] + 1}
@@ -146,16 +150,16 @@ class TrainingRun:
                 "resumptions": 0,
             }
         self._batches = Batches.resume(self.plan.scheme, self._body["batches"])
-        files.write_text(self._about, files.pretty(self._body), secret=True)
+        files.write_text(self._run_file, files.pretty(self._body), secret=True)
 
     @property
     def round(self) -> int:
-        """The coming round."""
+        """The next round, counted from 0."""
         return self._noise.round
 
     @property
     def rounds(self) -> int:
-        """Rounds that were planned."""
+        """Number of rounds that were planned."""
         return self.plan.rounds
 
     @property
@@ -165,29 +169,33 @@ class TrainingRun:
 
     @property
     def begun(self) -> bool:
-        """Whether rounds were saved, so that training has to go on from their model."""
+        """Whether rounds were saved, so that training has to go on from the model that was saved with them."""
         return max(self.round, self._noise.journal.saved) > 0
 
     @property
     def released(self) -> int:
-        """Rounds that have had their noise, saved or not."""
+        """Number of rounds that have had their noise, saved or not."""
         return self._noise.journal.released
 
     @property
     def resumptions(self) -> int:
-        """How often the run was taken up again."""
+        """How often the run was resumed."""
         return int(self._body["resumptions"])
 
     @property
     def batch(self) -> Batch:
-        """The batch of the coming round."""
+        """The batch of the next round."""
         self._check_not_done()
         return self._batches.at(self.round)
 
     def epoch(self) -> Iterator[Batch]:
-        """Yields the batches from the coming round to the end of its epoch, for loaders that read ahead.
+        """Yields the batches from the next round to the end of its epoch, for loaders that read ahead.
 
-        The run does not move: `noise` does that. Leaving early is no harm; the next call begins with the coming round.
+        The run itself moves on with `noise` only. It does no harm to stop early: another call begins with the round
+        that is next by then.
+
+        Yields:
+          The batches in order.
         """
         self._check_not_done()
         start, size = self.round, self.plan.bins
@@ -195,7 +203,14 @@ class TrainingRun:
             yield self._batches.at(turn)
 
     def token(self, batch: Batch) -> str:
-        """Returns a keyed hash of a batch or micro-batch of this run: loaders hand it on, optimisers compare it."""
+        """Returns a keyed hash of a batch or micro-batch, by which an optimiser recognises what a loader delivered.
+
+        Args:
+          batch: a batch or micro-batch of this run.
+
+        Returns:
+          64 hexadecimal digits.
+        """
         content = f"{self.plan.digest} {batch.round} ".encode() + batch.indices.tobytes()
         return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
 
@@ -204,55 +219,64 @@ class TrainingRun:
         return b"galton batch" + np.asarray(self._noise.state.key, "<u4").tobytes()
 
     def noise(self, total: Tree | None = None) -> Tree:
-        """Returns the noise of the coming round, for the sum of its clipped gradients, and moves on.
+        """Returns the noise for the sum of the next round's clipped gradients, and moves on to the round after it.
 
-        With the last round it writes the record.
+        The last round also writes the record of the run.
 
         Args:
-          total: that sum. It is hashed, so that a round that is computed again after a crash gets its noise only if the
-            sum is the same, bit by bit; without it only the batch is compared.
+          total: the sum that the noise will be added to. It is hashed: a round that is computed again after a crash
+            gets its noise only if the sum is the same, bit by bit. Without it only the batch is compared.
+
+        Returns:
+          The noise, a tree of arrays like the parameters.
         """
         batch = self.batch
-        self._settle()
+        self._count_state_as_saved()
         noise = self._noise.next(batch.examples, total)
         if self.done:
             self.record()
         return noise
 
     def save(self, write: Callable[[Path], object] | None = None) -> None:
-        """Saves the run before the coming round; earlier rounds can then not be computed again.
+        """Saves the run before the next round; earlier rounds cannot be computed again afterwards.
 
         Args:
-          write: writes the model (and its optimiser) to the path it is given. It is called first, so that a crash
-            in between leaves the last model with the last state of the noise.
+          write: write(path) writes the model (and its optimiser) to a file. It is called before the noise is saved, so
+            that after a crash in between the model and the noise of the last checkpoint still belong together.
         """
         if write is not None:
-            with files.replacing(self._model(self.round), secret=True) as temporary:
+            with files.replacing(self._model_file(self.round), secret=True) as temporary:
                 write(temporary)
         self._noise.save()
-        self._unsettled = False
+        self._state_taken = False
         for old in self.folder.glob("model-*"):
-            if write is not None and old != self._model(self.round):
+            if write is not None and old != self._model_file(self.round):
                 old.unlink()
         self.record()
 
     def state(self) -> dict[str, Any]:
-        """Returns the run before the coming round as plain values, for those who keep checkpoints of their own.
+        """Returns the state of the run before the next round, for training code with checkpoints of its own.
 
-        It has the plan's hash, the batches (with their seed) and the noise (key, round, buffers): secrets. A state that
-        was taken counts as saved as soon as training goes on or the run is closed: states before it are refused from
-        then on. So write it down first.
+        Write it to disk at once: as soon as training goes on or the run is closed it counts as saved, and older states
+        are refused from then on.
+
+        Returns:
+          The plan's hash, the batches (with their seed) and the noise (key, round, buffers), as plain values. They are
+          secrets.
         """
         noise = io.BytesIO()
         write_state(noise, self._noise.noise, self._noise.state)
-        self._unsettled = True
+        self._state_taken = True
         return {"plan": self.plan.digest, "batches": dict(self._body["batches"]), "noise": noise.getvalue()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a state that `state` returned, in this folder; it counts as saved.
+        """Goes on from a state of this run; it counts as saved.
 
-        Refused are states of another plan or run, and those older than the last that was saved: their rounds have had
-        their noise (see `noise/journal.py`).
+        Raises `PlanViolated` for a state of another plan or run, and `NoiseReused` for one older than the last that was
+        saved: the rounds after it have had their noise.
+
+        Args:
+          state: what `state` returned, in this folder.
         """
         if not isinstance(state, dict) or not {"plan", "batches", "noise"} <= set(state):
             raise PlanViolated("state: has no run in it; was it saved without the plan's noise?")
@@ -264,22 +288,22 @@ class TrainingRun:
             raise PlanViolated(f"state: has another noise key than the run in {self.folder}")
         with files.replacing(self.folder / "noise.npz", secret=True) as temporary:
             temporary.write_bytes(state["noise"])
-            self._settle()
+            self._count_state_as_saved()
             self._noise.journal.checkpoint(int(restored.round))
         noise = self._noise.noise
         self._noise.close()
         self._noise = self._open_noise(noise)
 
-    def _settle(self) -> None:
-        """Has the journal know that the state which was taken before the coming round may be relied on."""
-        if self._unsettled:
+    def _count_state_as_saved(self) -> None:
+        """Records in the journal that a state which `state` returned before the next round counts as saved."""
+        if self._state_taken:
             self._noise.journal.checkpoint(self.round)
-            self._unsettled = False
+            self._state_taken = False
 
     @property
     def model(self) -> Path | None:
-        """The file that `save` wrote for the coming round; None before the first save."""
-        path = self._model(self.round)
+        """The model file that `save` wrote before the next round; None before the first save."""
+        path = self._model_file(self.round)
         if path.exists():
             return path
         if self.round:
@@ -287,10 +311,13 @@ class TrainingRun:
         return None
 
     def record(self) -> dict[str, Any]:
-        """Returns the record of what ran, and writes it to record.json.
+        """Writes the record of what ran to record.json, and returns it.
 
-        It is signed with the key of the run: whoever holds the folder can tell that it was written there. It has
-        nothing in it that depends on the data or on who was in which batch.
+        It is signed with the key of the run, so that the owner of the folder can tell that it was written there.
+        Nothing in it depends on the data or on which examples were in which batch.
+
+        Returns:
+          The record with its signature.
         """
         body: dict[str, Any] = {
             "format": RECORD_FORMAT,
@@ -314,13 +341,13 @@ class TrainingRun:
         return signed
 
     def close(self) -> None:
-        """Writes the record and lets go of the folder."""
+        """Writes the record and unlocks the folder."""
         try:
-            self._settle()
+            self._count_state_as_saved()
             self.record()
         finally:
             self._noise.close()
-            self._hold.close()
+            self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -328,19 +355,26 @@ class TrainingRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._unsettled &= error is None  # what was taken may not have been written
+        self._state_taken &= error is None  # after an error, the state may not have been written
         self.close()
 
     def _check_not_done(self) -> None:
         if self.done:
             raise PlanViolated(f"round = {self.round}: the plan has {self.rounds} rounds, and all are done")
 
-    def _model(self, turn: int) -> Path:
+    def _model_file(self, turn: int) -> Path:
         return self.folder / f"model-{turn}"
 
 
 def check_record(folder: str | Path) -> dict[str, Any]:
-    """Reads the record of a run and checks its signature against the key in the same folder."""
+    """Reads the record of a run and checks its signature; raises `InvalidFile` if it was changed.
+
+    Args:
+      folder: of the run; it has the key that the record was signed with.
+
+    Returns:
+      The record without its signature.
+    """
     path = Path(folder) / "record.json"
     body = files.read_json(path)
     signature = body.pop("signature", None)

@@ -37,10 +37,10 @@ Forward = Callable[..., Any]
 """The model as a function of its inputs."""
 
 Loss = Callable[[Forward, Any], Tensor]
-"""loss(model, rows): a number, for rows of one example as a batch of one; to be computed with the model it is given."""
+"""loss(model, rows): the loss of one example, given as a batch of one; call the model that is passed, no other."""
 
 STATE = "galton"
-"""Where an optimiser's state_dict has the run."""
+"""Key of the run in an optimiser's state_dict."""
 
 
 def open_run(
@@ -54,8 +54,22 @@ def open_run(
     strict: bool = False,
     seed: int | None = None,
 ) -> TrainingRun:
-    """Opens a run for the trainable parameters of a model; see `TrainingRun` for the arguments."""
-    shapes = {name: _shape(weight) for name, weight in trainable(model).items()}
+    """Opens a training run for the trainable parameters of a model.
+
+    Args:
+      plan: a plan, or the folder of one.
+      folder: of the run; created if it does not exist, resumed from if it does. It has secrets.
+      model: the model; only the shapes of its trainable parameters are used.
+      examples: number of examples in the data set; must be the plan's.
+      clip_norm: l2 norm that gradients are clipped to; must be the plan's.
+      form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+      strict: allow no replay of rounds after a crash; see `Journal`.
+      seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
+
+    Returns:
+      The run.
+    """
+    shapes = {name: _placeholder(weight) for name, weight in trainable(model).items()}
     return TrainingRun(
         plan, folder, shapes, examples=examples, clip_norm=clip_norm, form=form, strict=strict, seed=seed
     )
@@ -66,7 +80,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
-def _shape(weight: Tensor) -> NDArray[Any]:
+def _placeholder(weight: Tensor) -> NDArray[Any]:
     dtype = np.float64 if weight.dtype == torch.float64 else np.float32
     return np.broadcast_to(np.zeros((), dtype), tuple(weight.shape))
 
@@ -79,34 +93,46 @@ def clipped_sum(
     clip_norm: float,
     micro_batch_size: int | None = None,
 ) -> dict[str, Tensor]:
-    """Returns the sum over a batch of gradients clipped to l2 norm `clip_norm`, by name of the parameter.
+    """Returns the sum of the gradients of a batch, that of each example clipped to l2 norm `clip_norm`.
+
+    Models that mix examples or update buffers (batch normalisation) cannot be used.
+
+    Formal guarantee: adding, removing or zeroing one example of the batch changes the sum by at most `clip_norm` in l2
+    norm, summation in float32 aside. Padding, where the mask is False, contributes zero, and so does an example whose
+    gradient is not finite.
 
     Args:
-      model: whose trainable parameters the gradient is for.
-      loss: of one example.
+      model: the gradient is that of its trainable parameters.
+      loss: loss(model, rows), for the rows of one example as a batch of one.
       inputs: tensors, in any nesting, with the examples as their first axis.
       mask: True where there is an example.
       clip_norm: the plan's.
-      micro_batch_size: examples whose gradients are held at one time; None takes all at once.
+      micro_batch_size: number of examples whose gradients are in memory at the same time; by default the whole batch.
 
-    Formal guarantee: adding, removing or zeroing one example of the batch changes the result by at most `clip_norm` in
-    l2 norm, summation in float32 aside. Padding, where the mask is False, contributes zero, and so does an example
-    whose gradient is not finite. Models that mix examples, or update buffers (batch normalisation), cannot be used.
+    Returns:
+      The sums by name of the parameter, in float32 at least.
+
+    Example:
+      >>> model = nn.Linear(2, 1, bias=False)
+      >>> rows, mask = torch.tensor([[0.5, 0.0], [7.0, 0.0], [9.0, 9.0]]), torch.tensor([True, True, False])
+      >>> total = clipped_sum(model, lambda model, rows: model(rows).sum(), rows, mask, clip_norm=1.0)
+      >>> [f"{value:.3f}" for value in total["weight"][0]]  # 0.5, clipped to 1, padding
+      ['1.500', '0.000']
     """
     limit = positive("clip_norm", clip_norm) * (1 - ROUNDING)
     weights = {name: weight.detach() for name, weight in trainable(model).items()}
 
-    def one(weights: dict[str, Tensor], example: Any) -> Tensor:
+    def example_loss(weights: dict[str, Tensor], example: Any) -> Tensor:
         rows = tree_map(lambda leaf: leaf.unsqueeze(0), example)
         return loss(lambda *args, **named: functional_call(model, weights, args, named), rows)
 
-    gradients = vmap(grad(one), in_dims=(None, 0), randomness="different")
+    gradients_of = vmap(grad(example_loss), in_dims=(None, 0), randomness="different")
     total = {name: torch.zeros_like(weight, dtype=_at_least_single(weight)) for name, weight in weights.items()}
     size = mask.shape[0] if micro_batch_size is None else count("micro_batch_size", micro_batch_size)
     for start in range(0, mask.shape[0], size):
         part = slice(start, start + size)
-        each = gradients(weights, tree_map(lambda leaf, part=part: leaf[part], inputs))
-        _add_clipped(total, each, mask[part], limit)
+        gradients = gradients_of(weights, tree_map(lambda leaf, part=part: leaf[part], inputs))
+        _add_clipped(total, gradients, mask[part], limit)
     return total
 
 
@@ -114,8 +140,8 @@ def _at_least_single(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
-def _add_clipped(total: dict[str, Tensor], each: dict[str, Tensor], mask: Tensor, limit: float) -> None:
-    rows = {name: each[name].to(sums.dtype).reshape(mask.shape[0], sums.numel()) for name, sums in total.items()}
+def _add_clipped(total: dict[str, Tensor], gradients: dict[str, Tensor], mask: Tensor, limit: float) -> None:
+    rows = {name: gradients[name].to(sums.dtype).reshape(mask.shape[0], sums.numel()) for name, sums in total.items()}
     norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in rows.values()]).norm(dim=0)
     usable = mask & norms.isfinite()
     factors = torch.where(usable, limit / norms.clamp(min=limit), 0.0)
@@ -126,46 +152,54 @@ def _add_clipped(total: dict[str, Tensor], each: dict[str, Tensor], mask: Tensor
 
 
 class PrivateOptimizer(Optimizer):
-    """Any optimiser, fed with private means of gradients: (sum of clipped gradients + noise) / expected batch size.
+    """Wraps any optimiser and feeds it private means: (sum of clipped gradients + noise) / expected batch size.
+
+    `accumulate` takes the batches of `plan_loader` in their order, `step` ends the round. Anything else raises
+    `PlanViolated`: a batch of another round or run, one that is cut in another way than the micro-batches before it, a
+    step before the batch is complete or after the last planned round, a model whose trainable parameters have
+    changed. A batch is recognised by its token: tensors that were exchanged on purpose under the same token go
+    unnoticed.
 
     Args:
-      optimizer: what gets the private means; it must hold the trainable parameters of the model, all of them.
+      optimizer: receives the private means; it must hold exactly the trainable parameters of the model.
       model: the model.
-      run: what batches and noise come from, see `open_run`.
+      run: source of batches and noise, see `open_run`.
 
-    `accumulate` takes the batches of `plan_loader` in their order, `step` ends the round. Anything else is refused:
-    another batch, another run's, one that is cut in another way than the micro-batches before it, a step without a
-    batch or before its last micro-batch, a step after the last planned round; and so is a model with other
-    parameters trainable than at the start. What a batch holds is told by its token: tensors that were exchanged
-    on purpose, under the token of a batch, are not seen.
+    Attributes:
+      run: as given.
 
     Formal guarantees:
-      - All that is computed from the parameters after `step` has the guarantee of the plan.
-      - `state_dict` has the state of the noise and of the batches (secrets, so keep it like one); `load_state_dict`
-        goes on from there bit by bit. An optimiser on a run that has begun makes no step before it has been loaded.
-        A state_dict that was taken counts as saved with the next `step`, and older ones are refused from then on: see
-        `TrainingRun.state`.
-      - No noise is given to two gradients. A round that is computed again after `load_state_dict` gets its noise only
-        if the sum of its clipped gradients is the same, bit by bit, else `NoiseReused`: the model has to be loaded
-        with its optimiser, and its own randomness (dropout) has to be the same again. Where sums are never the same
-        (hardware that adds in another order each time) a run goes on only from a state that no round came after.
+      - Everything that is computed from the parameters after `step` has the guarantee of the plan.
+      - `state_dict` has the state of the noise and of the batches: keep it secret. `load_state_dict` goes on from there
+        bit by bit. On a run that has begun, an optimiser makes no step before a state has been loaded. A state_dict
+        counts as saved with the next `step`, and older ones are refused from then on: see `TrainingRun.state`.
+      - No noise is used for two gradients. A round that is computed again after `load_state_dict` gets its noise only
+        if the sum of its clipped gradients is the same, bit by bit; else `NoiseReused` is raised. So the model has to
+        be loaded with its optimiser, and its own randomness (dropout) has to be repeated. Where sums never repeat
+        (hardware that adds in another order each time), a run goes on only from a state that no round came after.
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, run: TrainingRun) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.run, self._inner, self._model = run, optimizer, model
         self._weights = check_holds(optimizer, model)
-        self._behind = run.begun
+        self._must_load = run.begun
         self._total: dict[str, Tensor] = {}
         self._accumulated = Accumulated(run)
-        self._share()
+        self._share_groups_and_state()
 
-    def _share(self) -> None:
-        """Groups and state are those of the inner optimiser, so that schedulers see and change the real ones."""
+    def _share_groups_and_state(self) -> None:
+        """Takes over groups and state of the inner optimiser, so that schedulers see and change the real ones."""
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
 
     def accumulate(self, loss: Loss, batch: PaddedBatch, micro_batch_size: int | None = None) -> None:
-        """Adds the clipped gradients of the coming round's batch, or of its next micro-batch; see `clipped_sum`."""
+        """Adds the clipped gradients of the next round's batch, or of its next micro-batch.
+
+        Args:
+          loss: loss(model, rows), for the rows of one example as a batch of one.
+          batch: from `plan_loader` for the same run.
+          micro_batch_size: number of examples whose gradients are in memory at the same time; see `clipped_sum`.
+        """
         self._check_loaded()
         check_unchanged(self._inner, self._model, self._weights)
         self._accumulated.check(batch)
@@ -176,7 +210,11 @@ class PrivateOptimizer(Optimizer):
         self._total = {name: part + self._total.get(name, 0) for name, part in total.items()}
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Ends the round: adds the noise, divides, and has the inner optimiser make its step."""
+        """Ends the round: adds the noise, divides by the expected batch size, and steps the inner optimiser.
+
+        Args:
+          closure: must be left out, for gradients are computed once per round.
+        """
         self._check_loaded()
         if closure is not None:
             raise InvalidArgument("closure", "given", "must be left out: gradients are computed once a round")
@@ -190,36 +228,48 @@ class PrivateOptimizer(Optimizer):
         self.zero_grad()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets gradients, those of a round that is not complete too."""
+        """Forgets all gradients, also those of a round that is not complete.
+
+        Args:
+          set_to_none: as in PyTorch.
+        """
         self._total = {}
         self._accumulated.forget()
         self._inner.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused once the run is open: the noise is for the parameters that it was opened with."""
+        """Raises `PlanViolated`: a run has noise for the parameters that it was opened with only.
+
+        Args:
+          param_group: refused.
+        """
         if hasattr(self, "run"):
             raise PlanViolated("add_param_group: a run has noise for the parameters that it was opened with only")
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the optimiser's state and the run's, in types that `torch.load(weights_only=True)` reads."""
+        """Returns the state of optimiser and run, a secret, in types that `torch.load(weights_only=True)` reads."""
         return self._inner.state_dict() | {STATE: run_state(self.run)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from what `state_dict` returned; see `TrainingRun.restore` for what is refused."""
+        """Goes on from a state of this run; see `TrainingRun.restore` for what is refused.
+
+        Args:
+          state_dict: what `state_dict` returned.
+        """
         restore_run(self.run, state_dict)
         self._inner.load_state_dict({name: value for name, value in state_dict.items() if name != STATE})
-        self._share()
+        self._share_groups_and_state()
         self.zero_grad()
-        self._behind = False
+        self._must_load = False
 
     def _check_loaded(self) -> None:
-        if self._behind:
+        if self._must_load:
             raise PlanViolated(f"{self.run.folder}: has a run that began before; load_state_dict has to come first")
 
 
 def check_holds(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the trainable parameters of the model; refuses an optimiser that holds others, or not all."""
+    """Returns the model's trainable parameters; raises `InvalidArgument` if the optimiser holds others, or not all."""
     weights = trainable(model)
     held = {id(weight) for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad}
     if not weights or held != {id(weight) for weight in weights.values()}:
@@ -228,10 +278,10 @@ def check_holds(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Paramete
 
 
 def check_unchanged(optimizer: Optimizer, model: nn.Module, weights: dict[str, nn.Parameter]) -> None:
-    """Refuses a model whose trainable parameters are others than these, and gradients of others in the optimiser."""
-    found = trainable(model)
-    if found.keys() != weights.keys() or any(found[name] is not weight for name, weight in weights.items()):
-        differ = ", ".join(sorted(found.keys() ^ weights.keys())) or "some were replaced"
+    """Raises `PlanViolated` if other parameters than these are trainable, or have gradients in the optimiser."""
+    current = trainable(model)
+    if current.keys() != weights.keys() or any(current[name] is not weight for name, weight in weights.items()):
+        differ = ", ".join(sorted(current.keys() ^ weights.keys())) or "some were replaced"
         raise PlanViolated(f"model: other parameters are trainable than when the run was opened ({differ})")
     known = {id(weight) for weight in weights.values()}
     held = [weight for group in optimizer.param_groups for weight in group["params"] if id(weight) not in known]
@@ -251,7 +301,7 @@ def run_state(run: TrainingRun) -> dict[str, Any]:
 
 
 def restore_run(run: TrainingRun, state_dict: dict[str, Any]) -> None:
-    """Has the run go on from the state in an optimiser's state_dict."""
+    """Restores the run from the state in an optimiser's state_dict."""
     state = state_dict.get(STATE)
     if not isinstance(state, dict) or not isinstance(state.get("noise"), Tensor):
         raise PlanViolated("state_dict: has no run in it; it was not saved by an optimiser with a plan")
@@ -273,25 +323,31 @@ def train(
     watch: Callable[[int], None] | None = None,
     seed: int | None = None,
 ) -> dict[str, Any]:
-    """Trains the model for the rounds of the plan, or goes on with a run that was broken off; returns its record.
+    """Trains a model for the rounds of the plan, or resumes a run that was interrupted.
 
     A run that was killed and is started again by the same call ends with the same model, bit by bit on the same
-    machine: rounds since the last checkpoint are computed again. If what comes out is another gradient (other data,
-    another learning rate, dropout, hardware that is not deterministic), its noise is refused; see `PrivateOptimizer`.
+    machine: rounds since the last checkpoint are computed again. If a round then gives another gradient (other data,
+    another learning rate, dropout, non-deterministic hardware), `NoiseReused` is raised; see `PrivateOptimizer`.
+
+    Formal guarantee: the model has the guarantee of the plan, and so have all models on the way (see
+    `PrivateOptimizer`).
 
     Args:
       plan: a plan, or the folder of one.
       folder: of the run, see `TrainingRun`.
-      loss: of one example.
-      model: changed in place.
+      loss: loss(model, rows), for the rows of one example as a batch of one.
+      model: the model, changed in place.
       data: a data set with as many examples as the plan.
-      optimizer: gets private means of gradients.
-      micro_batch_size: see `clipped_sum`.
-      workers: processes that load data.
-      save_every: rounds between checkpoints.
-      rounds: stop once so many rounds are done; the run can be continued later.
-      watch: called as watch(rounds done).
-      seed: see `TrainingRun`; for tests and repeatable studies only.
+      optimizer: receives the private means of gradients.
+      micro_batch_size: number of examples whose gradients are in memory at the same time; see `clipped_sum`.
+      workers: number of processes that load data.
+      save_every: number of rounds between checkpoints.
+      rounds: stop once this many rounds are done in all; the same call without it goes on later.
+      watch: called after every round as watch(rounds done).
+      seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
+
+    Returns:
+      The record of the run, see `TrainingRun.record`.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     count("save_every", save_every)

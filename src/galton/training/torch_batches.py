@@ -1,4 +1,4 @@
-"""The batches of a run for PyTorch: padded, cut into micro-batches, loaded by workers, recognised on their return."""
+"""The batches of a run for PyTorch: padded, cut into micro-batches, loaded by workers, recognised when they return."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from galton.training.run import PlanViolated, TrainingRun, check_same
 
 
 class PaddedBatch(NamedTuple):
-    """A batch, or a micro-batch of it, as tensors of fixed shapes.
+    """A batch of a run, or one of its micro-batches, as tensors of fixed shapes; `plan_loader` yields them.
 
     Attributes:
-      inputs: what the data set gives, collated; rows that are padding are zero.
+      inputs: the collated items of the data set; zero where there is padding.
       mask: True where there is an example.
-      round: of the run.
-      part: which micro-batch of the round this is, of `parts`.
-      parts: micro-batches of a round.
-      token: tells the run which examples these are, see `TrainingRun.token`.
+      round: the round of the run.
+      part: number of the micro-batch within its round, from 0 to `parts` - 1.
+      parts: number of micro-batches in a round.
+      token: by which the run recognises the examples, see `TrainingRun.token`.
     """
 
     inputs: Any
@@ -37,68 +37,74 @@ class PaddedBatch(NamedTuple):
 
     @property
     def last(self) -> bool:
-        """Whether the round is complete with this one."""
+        """Whether this is the last micro-batch of its round."""
         return self.part == self.parts - 1
 
 
 def plan_loader(
     run: TrainingRun, data: Dataset[Any], micro_batch_size: int | None = None, **options: Any
 ) -> DataLoader[PaddedBatch]:
-    """Returns a loader whose every pass gives the batches from the coming round to the end of its epoch.
+    """Returns a data loader for a run: each pass yields the batches from the next round to the end of its epoch.
 
-    A pass after the last planned round is refused. Batches have fixed shapes: so many rows as the padded batch size,
-    those that are padding zero and masked.
+    All batches have the same shapes: as many rows as the padded batch size, of which padding is zero and masked. A pass
+    after the last planned round raises `PlanViolated`.
 
     Args:
-      run: the run; the loader reads ahead of it, and follows where it goes on.
-      data: has as many examples as the plan, all of the same shapes.
-      micro_batch_size: size of micro-batches; must divide the padded batch size. None gives whole batches.
-      options: of the `DataLoader`: workers, pinned memory, `collate_fn`. What that returns must be tensors, in any
-        nesting, with one row for each example as their first axis, else `PlanViolated`. Workers are started by
-        `forkserver` unless `multiprocessing_context` says otherwise, for a process with JAX in it should not be forked.
+      run: the run; the loader reads ahead of it.
+      data: a data set with as many examples as the plan, all of the same shapes.
+      micro_batch_size: yield micro-batches of this size; must divide the padded batch size. By default whole batches.
+      options: of the `DataLoader`, such as `num_workers`, `pin_memory` and `collate_fn`. The latter must return
+        tensors, in any nesting, with one row per example as their first axis. Workers are started by `forkserver`
+        unless `multiprocessing_context` says otherwise, for a process that uses JAX should not be forked.
+
+    Returns:
+      The loader; it yields `PaddedBatch`.
     """
     check_same("examples", len(data), run.plan.examples)  # type: ignore[arg-type]
-    padded = _Padded(data, options.pop("collate_fn", default_collate))
+    padded = _PaddedData(data, options.pop("collate_fn", default_collate))
     if micro_batch_size is not None and run.plan.padded_batch_size % count("micro_batch_size", micro_batch_size):
         remedy = f"must divide the padded batch size, {run.plan.padded_batch_size}"
         raise InvalidArgument("micro_batch_size", micro_batch_size, remedy)
     options["multiprocessing_context"] = worker_context(
         options.get("num_workers", 0), options.get("multiprocessing_context")
     )
-    places: Any = _Places(run, micro_batch_size)  # what it yields goes to the data set, not to the type checker's lists
-    return DataLoader(padded, batch_sampler=places, collate_fn=_as_it_is, **options)
+    # Any: it yields no lists of indices, as the type of `batch_sampler` says, but what `_PaddedData` takes.
+    sampler: Any = _MicroBatchSampler(run, micro_batch_size)
+    return DataLoader(padded, batch_sampler=sampler, collate_fn=_unchanged, **options)
 
 
-def worker_context(workers: int, wanted: Any = None) -> Any:
-    """Returns how a loader starts its workers: as the user wants, else without forking JAX."""
-    return wanted if wanted is not None or not workers else "forkserver"
+def worker_context(workers: int, requested: Any = None) -> Any:
+    """Returns how a loader starts its workers: as requested, else without forking a process that uses JAX."""
+    return requested if requested is not None or not workers else "forkserver"
 
 
-class _Place(NamedTuple):
+class _MicroBatch(NamedTuple):
+    """What a worker of the loader is asked for: micro-batch `part` of `parts`, and its token."""
+
     batch: Batch
     part: int
     parts: int
     token: str
 
 
-class _Places(Sampler[_Place]):
-    """The coming batches of a run, cut into micro-batches."""
+class _MicroBatchSampler(Sampler[_MicroBatch]):
+    """Yields the batches of a run from the next round to the end of its epoch, cut into micro-batches."""
 
     def __init__(self, run: TrainingRun, micro_batch_size: int | None) -> None:
         self._run, self._size = run, micro_batch_size or run.plan.padded_batch_size
 
-    def __iter__(self) -> Iterator[_Place]:
+    def __iter__(self) -> Iterator[_MicroBatch]:
         for batch in self._run.epoch():
             parts = batch.micro_batches(self._size)
             for number, part in enumerate(parts):
-                yield _Place(part, number, len(parts), self._run.token(part))
+                yield _MicroBatch(part, number, len(parts), self._run.token(part))
 
     def __len__(self) -> int:
         return self._run.plan.bins * (self._run.plan.padded_batch_size // self._size)
 
 
-class _Padded(Dataset[Any]):
-    """Collates and pads in the worker."""
+class _PaddedData(Dataset[Any]):
+    """A data set that collates and pads micro-batches, in the worker."""
 
     def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
         self._data, self._collate = data, collate
@@ -106,36 +112,38 @@ class _Padded(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self._data[index]
 
-    def __getitems__(self, place: _Place) -> PaddedBatch:
-        batch = place.batch
+    def __getitems__(self, micro_batch: _MicroBatch) -> PaddedBatch:
+        batch = micro_batch.batch
         members = batch.examples.tolist()
-        taken = [self._data[index] for index in members or [0]]  # an empty batch takes shapes only
+        items = [self._data[index] for index in members or [0]]  # an empty batch takes shapes only
 
         def pad(leaf: Any) -> Tensor:
             shape = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
-            if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(taken),):
+            if not isinstance(leaf, Tensor) or leaf.shape[:1] != (len(items),):
                 raise PlanViolated(
-                    f"collate_fn: gave {shape} for {len(taken)} examples; it must give tensors with one row for each, "
+                    f"collate_fn: gave {shape} for {len(items)} examples; it must give tensors with one row for each, "
                     "as their first axis, and leave none out"
                 )
             fixed = leaf.new_zeros((batch.padded_batch_size, *leaf.shape[1:]))
             fixed[: len(members)] = leaf[: len(members)]
             return fixed
 
-        rows = tree_map(pad, self._collate(taken))
-        return PaddedBatch(rows, torch.from_numpy(batch.mask.copy()), batch.round, place.part, place.parts, place.token)
+        rows = tree_map(pad, self._collate(items))
+        mask = torch.from_numpy(batch.mask.copy())
+        return PaddedBatch(rows, mask, batch.round, micro_batch.part, micro_batch.parts, micro_batch.token)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 class Accumulated:
-    """Which micro-batches of a round have come back from training, held against those of the run.
+    """Keeps track of the micro-batches of a round that were summed, and compares them with those of the run.
 
-    How a round is cut is fixed by its first micro-batch. Formal guarantee: after `check_complete` each example of the
-    coming round's batch was in just one of the micro-batches that `add` was told of, and no other was, if their
-    tensors are those of the loader.
+    The first micro-batch fixes how the round is cut.
+
+    Formal guarantee: once `check_complete` returns, each example of the next round's batch was in exactly one of the
+    micro-batches that were added, and no other example was in any, if their tensors are those of the loader.
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -143,19 +151,19 @@ class Accumulated:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew, with any round."""
+        """Starts over; any round may come next."""
         self._round = -1
         self._planned: list[Batch] = []
-        self._come = 0
+        self._received = 0
 
     def check(self, batch: PaddedBatch) -> None:
-        """Refuses all but the next micro-batch of the coming round."""
+        """Raises `PlanViolated` for all but the next micro-batch of the run's next round."""
         check_same("round of the batch", batch.round, self._run.round)
-        if not self._come:
+        if not self._received:
             self._cut(batch.parts)
         self._check_round()
         check_same("number of micro-batches", batch.parts, len(self._planned))
-        check_same("micro-batch", batch.part, self._come)
+        check_same("micro-batch", batch.part, self._received)
         planned = self._planned[batch.part]
         known = hmac.compare_digest(batch.token, self._run.token(planned))
         if not known or not torch.equal(batch.mask.cpu(), torch.from_numpy(planned.mask.copy())):
@@ -164,12 +172,12 @@ class Accumulated:
             )
 
     def add(self) -> None:
-        """Notes that what was checked is about to be summed."""
-        self._come += 1
+        """Notes that the micro-batch which was just checked is about to be summed."""
+        self._received += 1
 
     def check_complete(self) -> None:
-        """Refuses a step before the coming round, and no other, has come in full."""
-        if not self._come or self._come != len(self._planned):
+        """Raises `PlanViolated` unless all micro-batches of the run's next round were added."""
+        if not self._received or self._received != len(self._planned):
             raise PlanViolated(f"step: the batch of round {self._run.round} has not been accumulated, or not all of it")
         self._check_round()
 

@@ -18,7 +18,7 @@ from galton.errors import InvalidArgument
 
 SEED_BYTES = 32
 BLOCK = 1 << 16
-"""Words drawn at a time where there is one for every example."""
+"""Words drawn at a time where every example needs one."""
 
 
 def fresh_seed() -> str:
@@ -59,13 +59,13 @@ class Words:
 
         Fewer numbers are the first of more: an example's bin does not depend on how many examples follow.
         """
-        result, rejected = _scaled(self.draw(purpose, number, size), limit)
+        result, rejected = _scale_down(self.draw(purpose, number, size), limit)
         attempt = 0
         while rejected.size:
             attempt += 1
-            again, still = _scaled(self.draw(f"{purpose} again {attempt}", number, rejected.size), limit)
-            result[rejected] = again
-            rejected = rejected[still]
+            redrawn, still_rejected = _scale_down(self.draw(f"{purpose} again {attempt}", number, rejected.size), limit)
+            result[rejected] = redrawn
+            rejected = rejected[still_rejected]
         return result
 
     def uniforms(self, purpose: str, number: int, size: int) -> NDArray[np.float64]:
@@ -74,8 +74,8 @@ class Words:
         return (words + np.uint64(1)).astype(np.float64) * 2.0**-53
 
 
-def _scaled(words: NDArray[np.uint32], limit: int) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """Returns words * limit / 2^32, rounded down, and where that is not fair."""
+def _scale_down(words: NDArray[np.uint32], limit: int) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+    """Returns words * limit / 2^32, rounded down, and the places at which that is not uniform."""
     product = np.multiply(words, limit, dtype=np.uint64)
     unfair = np.flatnonzero(product.astype(np.uint32) < 2**32 % limit)
     return (product >> np.uint64(32)).astype(np.uint32), unfair
