@@ -66,7 +66,7 @@ def optimize(
             raise InvalidArgument("plot", str(plot), "is for balls-in-bins: the classical optimum needs no search")
         return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)
     with execution.options(confidence=confidence) as accounting_options:
-        found = run(
+        optimized = run(
             family,
             bins,
             total,
@@ -84,27 +84,31 @@ def optimize(
             ),
         )
     if output is not None:
-        save_strategy(found.strategy, output)
+        save_strategy(optimized.strategy, output)
     if plot is not None:
-        plot_optimization(found, plot)
-    if found.interrupted:
+        plot_optimization(optimized, plot)
+    if optimized.interrupted:
         options.warn("interrupted: this is the best strategy so far, calibrated like any other")
     if as_json:
         files = {"output": str(output) if output else None, "plot": str(plot) if plot else None}
-        return show.print_json(found.to_json() | {"workload": workload, "objective_name": objective} | files)
-    other = found.unamplified
-    check = found.calibration.check
+        return show.print_json(optimized.to_json() | {"workload": workload, "objective_name": objective} | files)
+    classical = optimized.unamplified
+    check = optimized.calibration.check
     rows = [
-        ("strategy", f"{found.family} for {total} rounds in epochs of {bins} batches, {found.strategy.digest[:15]}"),
+        (
+            "strategy",
+            f"{optimized.family} for {total} rounds in epochs of {bins} batches, {optimized.strategy.digest[:15]}",
+        ),
         ("target", str(guarantee)),
-        ("error", f"{found.rmse:.5g} root mean square, {found.max_error:.5g} at most ({workload} workload)"),
-        ("noise multiplier", f"{found.noise_multiplier:.5g} (sensitivity 1), calibrated on fresh samples"),
+        ("error", f"{optimized.rmse:.5g} root mean square, {optimized.max_error:.5g} at most ({workload} workload)"),
+        ("noise multiplier", f"{optimized.noise_multiplier:.5g} (sensitivity 1), calibrated on fresh samples"),
         ("delta", f"{check.delta:.4g} in [{check.lower:.4g}, {check.upper:.4g}], confidence {confidence:g}"),
         (
             "classical optimum",
-            f"error {other['rmse']:.5g} without amplification, about {other['balls_in_bins_rmse_estimate']:.5g} with",
+            f"error {classical['rmse']:.5g} without amplification, "
+            f"about {classical['balls_in_bins_rmse_estimate']:.5g} with",
         ),
-        ("time", f"{found.seconds:.1f} s, {len(found.history)} iterations, seed {found.seed}"),
+        ("time", f"{optimized.seconds:.1f} s, {len(optimized.history)} iterations, seed {optimized.seed}"),
     ]
     if output is not None:
         rows.append(("written", str(output)))
@@ -136,7 +140,7 @@ def _classical(
     strategy = unamplified_optimum(family, bins, rounds, matrix, objective, participation)
     multiplier = unamplified_multiplier(guarantee)
     sigma = multiplier * strategy.sensitivity(bins)
-    found = {
+    values = {
         "family": family,
         "strategy_hash": strategy.digest,
         "participation": participation,
@@ -155,12 +159,12 @@ def _classical(
     if output is not None:
         save_strategy(strategy, output)
     if as_json:
-        return show.print_json(found)
+        return show.print_json(values)
     rows = [
         ("strategy", f"{family} for {rounds} rounds, {participation} participation every {bins}, no amplification"),
         ("target", str(guarantee)),
-        ("error", f"{found['rmse']:.5g} root mean square, {found['max_error']:.5g} at most ({workload} workload)"),
+        ("error", f"{values['rmse']:.5g} root mean square, {values['max_error']:.5g} at most ({workload} workload)"),
         ("noise multiplier", f"{multiplier:.5g} (sensitivity 1), exact"),
-        ("time", f"{found['seconds']:.1f} s"),
+        ("time", f"{values['seconds']:.1f} s"),
     ]
     return show.print_table("classical optimum", rows)

@@ -59,7 +59,7 @@ def plan(
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     check_free(output)
     with execution.options() as accounting_options:
-        made = make_plan(
+        plan = make_plan(
             guarantee,
             examples=examples,
             batch_size=batch_size,
@@ -73,10 +73,10 @@ def plan(
             workload=workload,
             options=accounting_options,
         )
-    save_plan(made, output)
+    save_plan(plan, output)
     if as_json:
-        return show.print_json(_summary(made, output))
-    return show.print_table("plan", _rows(made, output))
+        return show.print_json(_summary(plan, output))
+    return show.print_table("plan", _rows(plan, output))
 
 
 @command
@@ -89,50 +89,53 @@ def verify(
     """Check a plan: that no byte was changed, and that fresh samples prove its guarantee again. Exit code 3 if not."""
     from galton.plan import load_plan, verify_plan
 
-    made = load_plan(folder)
+    plan = load_plan(folder)
     with execution.options() as accounting_options:
-        found = verify_plan(made, accounting_options)
+        verification = verify_plan(plan, accounting_options)
     if as_json:
-        show.print_json(found.to_json() | {"path": str(folder)})
+        show.print_json(verification.to_json() | {"path": str(folder)})
     else:
         rows = [
-            ("integrity", f"every byte is as written, {made.digest[:15]}"),
-            ("guarantee", made.statement),
-            ("second look", found.words),
-            ("verdict", "ACCEPTED" if found.accepted else "REJECTED"),
-            ("time", f"{found.seconds:.1f} s"),
+            ("integrity", f"every byte is as written, {plan.digest[:15]}"),
+            ("guarantee", plan.statement),
+            ("second look", verification.words),
+            ("verdict", "ACCEPTED" if verification.accepted else "REJECTED"),
+            ("time", f"{verification.seconds:.1f} s"),
         ]
         show.print_table(f"plan {folder}", rows)
-    if not found.accepted:
+    if not verification.accepted:
         raise typer.Exit(REJECTED)
 
 
-def _summary(made: Plan, folder: Path) -> dict[str, object]:
-    body = made.to_json()
+def _summary(plan: Plan, folder: Path) -> dict[str, object]:
+    body = plan.to_json()
     return {
         "path": str(folder),
-        "plan": made.digest,
+        "plan": plan.digest,
         "guarantee": body["guarantee"],
         "strategy": body["strategy"],
         "batching": body["batching"],
-        "noise_multiplier": made.noise_multiplier,
-        "stddev": made.stddev,
-        "rmse": made.rmse,
+        "noise_multiplier": plan.noise_multiplier,
+        "stddev": plan.stddev,
+        "rmse": plan.rmse,
         "alternatives": body["error"]["alternatives"],
         "certificate": body["evidence"],
     }
 
 
-def _rows(made: Plan, folder: Path) -> list[tuple[str, str]]:
-    size = f"{made.expected_batch_size:g} examples each, padded to {made.padded_batch_size}"
+def _rows(plan: Plan, folder: Path) -> list[tuple[str, str]]:
+    size = f"{plan.expected_batch_size:g} examples each, padded to {plan.padded_batch_size}"
     rows = [
-        ("guarantee", made.statement),
-        ("if batches leak", made.leak_statement),
-        ("batches", f"{made.scheme.kind}: {made.epochs} epochs of {made.bins}, {size}"),
-        ("truncation", f"probability {made.truncation.probability:.2g} in the whole run"),
-        ("strategy", f"{made.spec}, {made.strategy.digest[:15]}"),
-        ("noise", f"multiplier {made.noise_multiplier:.5g} (sensitivity 1), clip norm {made.clip_norm:g}"),
-        ("error", f"{made.rmse:.5g} root mean square ({made.workload} workload, clip norm 1)"),
+        ("guarantee", plan.statement),
+        ("if batches leak", plan.leak_statement),
+        ("batches", f"{plan.scheme.kind}: {plan.epochs} epochs of {plan.bins}, {size}"),
+        ("truncation", f"probability {plan.truncation.probability:.2g} in the whole run"),
+        ("strategy", f"{plan.spec}, {plan.strategy.digest[:15]}"),
+        ("noise", f"multiplier {plan.noise_multiplier:.5g} (sensitivity 1), clip norm {plan.clip_norm:g}"),
+        ("error", f"{plan.rmse:.5g} root mean square ({plan.workload} workload, clip norm 1)"),
     ]
-    rows += [(f"  {one.name}", f"{one.rmse:.5g} ({one.standing})") for one in made.alternatives]
-    return [*rows, ("written", f"{folder}, {made.digest[:15]}")]
+    rows += [
+        (f"  {alternative.name}", f"{alternative.rmse:.5g} ({alternative.standing})")
+        for alternative in plan.alternatives
+    ]
+    return [*rows, ("written", f"{folder}, {plan.digest[:15]}")]

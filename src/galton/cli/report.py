@@ -24,9 +24,9 @@ def report(
     from galton.plan import load_plan
     from galton.report import REPORT, write_report
 
-    made = load_plan(folder)
+    plan = load_plan(folder)
     with execution.options() as accounting_options:
-        path = write_report(made, output or folder / REPORT, accounting_options)
+        path = write_report(plan, output or folder / REPORT, accounting_options)
     if as_json:
-        return show.print_json({"path": str(path), "plan": made.digest})
-    return show.print_table("report", [("plan", made.digest), ("written", str(path))])
+        return show.print_json({"path": str(path), "plan": plan.digest})
+    return show.print_table("report", [("plan", plan.digest), ("written", str(path))])
