@@ -398,6 +398,26 @@ def test_square_root_is_what_the_spec_says(tmp_path: Path) -> None:
     assert found[0] == found[1] == pytest.approx(found[2], rel=1e-4)
 
 
+PLANNED = ["plan", "--epochs", "1", "--epsilon", "4", "--delta", "1e-3", "--seed", "1"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_plan_of_few_rounds_has_fewer_buffers_by_default(rounds: int, tmp_path: Path) -> None:
+    words = ["--examples", "60", "--batch-size", str(60 / rounds), "--output", str(tmp_path / "plan")]
+    result = galton(*PLANNED, *words, "--json")
+    assert result.code == 0, result.err
+    assert read(result)["strategy"]["spec"] == f"blt:{rounds}+scale"
+
+
+def test_a_plan_says_which_batch_size_it_uses(tmp_path: Path) -> None:
+    words = [*PLANNED, "--examples", "2000", "--strategy", "sqrt:2"]
+    rounded = galton(*words, "--batch-size", "300", "--output", str(tmp_path / "rounded"))
+    assert "285.714 on average, not 300: 2000 examples make 7 batches per epoch" in " ".join(rounded.out.split())
+    whole = galton(*words, "--batch-size", "250", "--output", str(tmp_path / "whole"))
+    assert whole.code == 0
+    assert "on average" not in whole.out
+
+
 COMPARED = ["compare", "--bins", "8", "--epochs", "2", "--epsilon", "1,4", "--delta", "1e-5"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,7 +77,7 @@ def plan(
     save_plan(plan, output)
     if as_json:
         return show.print_json(_summary(plan, output))
-    return show.print_table("plan", _rows(plan, output))
+    return show.print_table("plan", _rows(plan, output, batch_size))
 
 
 @command
@@ -123,12 +124,14 @@ def _summary(plan: Plan, folder: Path) -> dict[str, object]:
     }
 
 
-def _rows(plan: Plan, folder: Path) -> list[tuple[str, str]]:
+def _rows(plan: Plan, folder: Path, batch_size: float) -> list[tuple[str, str]]:
+    epochs = "epoch" if plan.epochs == 1 else "epochs"
     size = f"{plan.expected_batch_size:g} examples each, padded to {plan.padded_batch_size}"
     rows = [
         ("guarantee", plan.statement),
         ("if batches leak", plan.leak_statement),
-        ("batches", f"{plan.scheme.kind}: {plan.epochs} epochs of {plan.bins}, {size}"),
+        ("batches", f"{plan.scheme.kind}: {plan.epochs} {epochs} of {plan.bins}, {size}"),
+        *_other_batch_size(plan, batch_size),
         ("truncation", f"probability {plan.truncation.probability:.2g} in the whole run"),
         ("strategy", f"{plan.spec}, {plan.strategy.digest[:15]}"),
         ("noise", f"multiplier {plan.noise_multiplier:.5g} (sensitivity 1), clip norm {plan.clip_norm:g}"),
@@ -139,3 +142,14 @@ def _rows(plan: Plan, folder: Path) -> list[tuple[str, str]]:
         for alternative in plan.alternatives
     ]
     return [*rows, ("written", f"{folder}, {plan.digest[:15]}")]
+
+
+def _other_batch_size(plan: Plan, batch_size: float) -> list[tuple[str, str]]:
+    """Says which batch size is used, where the one that was asked for does not divide the data set."""
+    if math.isclose(plan.expected_batch_size, batch_size):
+        return []
+    words = (
+        f"{plan.expected_batch_size:g} on average, not {batch_size:g}: {plan.examples} examples make {plan.bins} "
+        "batches per epoch"
+    )
+    return [("batch size", words)]
