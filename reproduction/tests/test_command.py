@@ -10,14 +10,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import galton
 import reproduction
+from galton.cli.options import listed
 from galton.closure import closure
 from reproduction import registry
-from reproduction.command import FOLDER, reproduce
+from reproduction.cifar.experiment import METHODS, PRACTICAL
+from reproduction.cifar.models import NETWORKS
+from reproduction.command import FOLDER, app, reproduce
 from reproduction.points import BALLS, POISSON, UNAMPLIFIED, Maker, Question
 from reproduction.registry import RESULTS
 from reproduction.result import Recipe, Row
@@ -36,9 +41,9 @@ def as_process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_runs_in_any_working_directory(tmp_path: Path) -> None:
-    listed = as_process(tmp_path, "--list", "--json")
-    assert listed.returncode == 0
-    assert set(json.loads(listed.stdout)["results"]) > set(RESULTS)
+    result = as_process(tmp_path, "--list", "--json")
+    assert result.returncode == 0
+    assert set(json.loads(result.stdout)["results"]) > set(RESULTS)
     refused = as_process(tmp_path, "nonsense")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("reproduction: name = 'nonsense'")
@@ -75,6 +80,14 @@ def test_help_says_how_it_is_called(words: list[str]) -> None:
     result = command(*words)
     assert result.code == 0
     assert " ".join(["python -m reproduction", *words[:-1]]) in result.out
+
+
+def test_help_lists_networks_and_methods() -> None:
+    parameters: list[Any] = typer.main.get_command(app).params
+    texts = {parameter.name: parameter.help for parameter in parameters}
+    assert listed(METHODS) in texts["method"]
+    assert listed(PRACTICAL) in texts["method"]
+    assert listed(NETWORKS) in texts["model"]
 
 
 def test_a_second_run_takes_its_points_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def delta(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Delta at one epsilon, with certified limits."""
+    """Estimate delta at a given epsilon, with certified limits."""
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
@@ -117,7 +117,7 @@ def epsilon(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Epsilon at one delta, with certified limits."""
+    """Estimate epsilon at a given delta, with certified limits."""
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
@@ -146,20 +146,32 @@ def profile(
     *,
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
-    epsilons: Annotated[str | None, typer.Option(help="Comma-separated epsilons [a grid down to delta 1e-9].")] = None,
-    points: Annotated[int, typer.Option(help="Points of the default grid.")] = 17,
+    epsilons: Annotated[
+        str | None,
+        typer.Option(
+            help="Epsilons of the curve, separated by commas.",
+            show_default="a grid from 0 to where delta is below 1e-9",
+        ),
+    ] = None,
+    points: Annotated[
+        int | None, typer.Option(help="Number of epsilons in the default grid.", show_default="33")
+    ] = None,
     adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.ProfileOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """The curve delta(epsilon), the trade-off curve and the best possible advantage of an adversary."""
+    """Estimate delta as a function of epsilon, with certified limits.
+
+    With it come the trade-off curve and the largest advantage of an adversary.
+    """
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
     with execution.options(**asdict(settings)) as accounting_options:
-        curve = accounting.profile(pair, grid, Adjacency(adjacency), points=points, options=accounting_options)
+        size = {} if points is None else {"points": points}
+        curve = accounting.profile(pair, grid, Adjacency(adjacency), **size, options=accounting_options)
         values = curve.to_json() | _described(mechanism.strategy, strategy, pair)
         values["noise_multiplier"] = noise_multiplier
     if as_json:
@@ -184,14 +196,14 @@ def calibrate(
     mechanism: options.Mechanism,
     epsilon: options.Epsilon,
     delta: options.Delta,
-    tau: Annotated[float, typer.Option(help="Aim at delta / tau, so that a certificate has room.")] = 1.05,
+    tau: options.CalibrationTau = 1.05,
     workload: options.WorkloadName = "prefix",
     adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.CalibrationOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """The smallest noise multiplier for a target (epsilon, delta)."""
+    """Find the smallest noise multiplier for a privacy target."""
     from galton import accounting
     from galton.workloads import parse_workload
 
@@ -243,16 +255,27 @@ def certify(
     epsilon: options.Epsilon,
     delta: options.Delta,
     tau: Annotated[
-        float | None, typer.Option(help="Room below the claim that sets the samples [1.05 or 1.25].")
+        float | None,
+        typer.Option(
+            help="Take enough samples to prove the claim if the true delta is delta / tau.",
+            show_default="1.05, or 1.25 where that takes too many samples",
+        ),
     ] = None,
-    failure: Annotated[float | None, typer.Option(help="Failure probability of this attempt [0.0015 * delta].")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the certificate to this file.")] = None,
+    failure: Annotated[
+        float | None,
+        typer.Option(
+            help="Failure probability of this attempt: that a false claim is accepted.", show_default="0.0015 * delta"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write the certificate to.", show_default="no file")
+    ] = None,
     adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.CertificationOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Put a claim to the test once, with fresh randomness. Exit code 0: accepted; 3: rejected."""
+    """Test a privacy claim once, with fresh randomness. Exit code 0 if it is accepted, 3 if it is rejected."""
     from galton import accounting, files
 
     if output is not None and output.is_dir():

@@ -19,14 +19,21 @@ INCONSISTENT = 3
 @command
 def audit(
     folder: Folder,
-    seconds: Annotated[float, typer.Option(help="About how long it may take.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Time that the audit may take, roughly, in seconds.")] = 60.0,
     trials: Annotated[
-        int | None, typer.Option(help="Make this many trials with a canary, however long it takes.")
+        int | None,
+        typer.Option(
+            help="Make at least this many trials with a canary, however long it takes.",
+            show_default="as many as fit into --seconds",
+        ),
     ] = None,
     seed: options.Seed = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Drive the real batches and noise with a worst-case canary: is epsilon what was certified? Exit code 3 if not."""
+    """Attack a plan's real batches and noise with canaries.
+
+    Exit code 3 if what ran is not consistent with what was certified.
+    """
     from galton.audit import audit
     from galton.plan import load_plan
 

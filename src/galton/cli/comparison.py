@@ -9,30 +9,59 @@ import typer
 
 from galton.cli import options, show
 from galton.cli.app import command
+from galton.cli.options import listed
+from galton.plots import FORMATS
 
 if TYPE_CHECKING:
     from galton.comparison import Comparison, Row
 
+_REQUIRED = "; required, unless --list is given."
+
 
 @command
 def compare(
-    bins: options.Bins = 0,
-    epochs: options.Epochs = 0,
+    bins: Annotated[
+        int, typer.Option("--bins", "-b", help=f"Number of batches per epoch{_REQUIRED}", show_default=False)
+    ] = 0,
+    epochs: Annotated[
+        int,
+        typer.Option("--epochs", "-e", help=f"Number of passes over the data{_REQUIRED}", show_default=False),
+    ] = 0,
     epsilons: Annotated[
-        str, typer.Option("--epsilons", "--epsilon", help="One epsilon, or several separated by commas.")
+        str,
+        typer.Option(
+            "--epsilons",
+            "--epsilon",
+            help=f"Epsilons to compare at, separated by commas{_REQUIRED}",
+            show_default=False,
+        ),
     ] = "",
-    delta: options.Delta = 0.0,
-    list_: Annotated[bool, typer.Option("--list", help="Name all mechanisms and their standing.")] = False,
+    delta: Annotated[float, typer.Option(help=f"Delta of the privacy guarantee{_REQUIRED}", show_default=False)] = 0.0,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List all mechanisms and what their figures are worth, and exit.")
+    ] = False,
     mechanisms: Annotated[
-        str | None, typer.Option(help="Names separated by commas, or all [all but the slow ones]; --list shows them.")
+        str | None,
+        typer.Option(
+            help="Names of mechanisms, separated by commas, or all; --list shows them.",
+            show_default="all but the slow ones",
+        ),
     ] = None,
-    baseline: Annotated[str, typer.Option(help="Mechanism that errors are relative to.")] = "bandmf-cyclic-poisson",
+    baseline: Annotated[
+        str, typer.Option(help="Mechanism that errors are shown relative to; --list shows the names.")
+    ] = "bandmf-cyclic-poisson",
     workload: options.WorkloadName = "prefix",
-    plot: Annotated[Path | None, typer.Option(help="Draw errors against epsilon (.png, .pdf, .svg).")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache holds.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help=f"File to plot errors against epsilon to ({listed(FORMATS)}).", show_default="no plot"),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute everything anew, whatever the cache holds.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """All mechanisms side by side: error, noise, cost, and what each figure is worth. A repeat is instant."""
+    """Compare the error, noise and cost of mechanisms.
+
+    Every figure says what it is worth. A repeat is instant.
+    """
     from galton.cache import default_cache
     from galton.comparison import DEFAULT, MECHANISMS, plot_comparison
     from galton.comparison import compare as run

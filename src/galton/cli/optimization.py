@@ -9,46 +9,80 @@ import typer
 
 from galton.cli import options, show
 from galton.cli.app import command
+from galton.cli.options import listed
 from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
+from galton.plots import FORMATS
 from galton.strategies.grammar import OPTIMIZATION
+
+AMPLIFIED = "balls-in-bins"
 
 
 @command
 def optimize(
     *,
-    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"What C may be: {OPTIMIZATION.help}")],
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"The family that C is from: {OPTIMIZATION.help}")],
     bins: options.Bins,
     epochs: options.Epochs,
     epsilon: options.Epsilon,
     delta: options.Delta,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the strategy to this .json file.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write the strategy to (.json).", show_default="no file"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw objective and result (.png, .pdf, .svg).")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help=f"File to plot the search and its result to ({listed(FORMATS)}).", show_default="no plot"),
+    ] = None,
     rounds: options.Rounds = None,
     workload: options.WorkloadName = "prefix",
-    objective: Annotated[str, typer.Option(help="rmse, or max (the largest error of a round).")] = "rmse",
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="Error to minimise: rmse or max. rmse is the root mean square over all rounds, max the largest error "
+            "of a round."
+        ),
+    ] = "rmse",
     participation: Annotated[
         str,
-        typer.Option(help="balls-in-bins; or without amplification fixed-order or min-separation: the classical C."),
-    ] = "balls-in-bins",
+        typer.Option(
+            help="How examples take part: balls-in-bins, fixed-order or min-separation. The last two are without "
+            "amplification, and give the classical optimum."
+        ),
+    ] = AMPLIFIED,
     method: Annotated[
-        str, typer.Option(help="lbfgs, or paper (plain samples, gradient descent, bisection).")
+        str,
+        typer.Option(
+            help="Search method: lbfgs or paper. The paper's is gradient descent on plain samples, with bisection for "
+            "the noise."
+        ),
     ] = "lbfgs",
-    estimator: Annotated[str, typer.Option(help="mixture, tilted or plain [mixture; plain for paper].")] = "",
+    estimator: Annotated[
+        str,
+        typer.Option(
+            help="Estimator of delta during the search: mixture, tilted or plain.",
+            show_default="mixture; plain for --method paper",
+        ),
+    ] = "",
     samples: Annotated[int, typer.Option(help="Samples per direction and iteration of the search.")] = 4096,
-    iterations: Annotated[int, typer.Option(help="Iterations of a descent at most [60; 300 for paper].")] = 0,
-    tau: Annotated[float, typer.Option(help="Calibrate to delta / tau, so that a certificate has room.")] = 1.05,
+    iterations: Annotated[
+        int,
+        typer.Option(
+            help="Largest number of iterations of a descent; 0 stands for the default.",
+            show_default="60; 300 for --method paper",
+        ),
+    ] = 0,
+    tau: options.CalibrationTau = 1.05,
     adjacency: options.AdjacencyName = options.ADJACENCY,
     confidence: options.Confidence = 0.999,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """The correlation matrix C with the least error at a target (epsilon, delta). Ctrl-C keeps the best so far."""
+    """Find the matrix C with the least error for a privacy target. Ctrl-C keeps the best so far."""
     from galton.errors import choice
     from galton.optimization import optimize as run
     from galton.optimization.plot import plot_optimization
+    from galton.optimization.unamplified import PARTICIPATIONS
     from galton.plots import check_plot_path
     from galton.strategies import save_strategy
     from galton.workloads import parse_workload
@@ -60,8 +94,8 @@ def optimize(
     if plot is not None:
         check_plot_path(plot)
     matrix = parse_workload(workload, total)
-    choice("participation", participation, ("balls-in-bins", "fixed-order", "min-separation"))
-    if participation != "balls-in-bins":
+    choice("participation", participation, (AMPLIFIED, *PARTICIPATIONS))
+    if participation != AMPLIFIED:
         if plot is not None:
             raise InvalidArgument("plot", str(plot), "is for balls-in-bins: the classical optimum needs no search")
         return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from galton.batching import PLANNED
 from galton.cli import options, show
 from galton.cli.app import command
 from galton.guarantee import Adjacency, Guarantee
@@ -17,43 +18,61 @@ if TYPE_CHECKING:
     from galton.plan import Plan
 
 REJECTED = 3
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a plan.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that galton plan wrote.")]
 
 
 @command
 def plan(
     *,
     examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples in the data set.")],
-    batch_size: Annotated[float, typer.Option("--batch-size", help="Expected size of a batch.")],
+    batch_size: Annotated[
+        float,
+        typer.Option(
+            "--batch-size",
+            help="Expected batch size, at most the number of examples; an epoch has round(examples / batch size) "
+            "batches.",
+        ),
+    ],
     epochs: options.Epochs,
     epsilon: options.Epsilon,
     delta: options.Delta,
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the plan.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write the plan to.")],
     strategy: Annotated[
         str,
-        typer.Option(help=f"C: {PLAN.help} [blt:4+scale, or what suits the batching]"),
+        typer.Option(
+            help=f"The correlation matrix C: {PLAN.help}",
+            show_default="blt:4+scale for balls-in-bins, or what suits the batching",
+        ),
     ] = "",
     batching: Annotated[
-        str,
-        typer.Option(
-            help="balls-in-bins, balls-in-bins-streaming, poisson, cyclic-poisson, shuffle-once or fixed-order."
-        ),
+        str, typer.Option(help=f"How examples are assigned to batches: {options.listed(PLANNED)}.")
     ] = "balls-in-bins",
     accountant: Annotated[
-        str, typer.Option(help="Analysis, if not the one made for the batching: unamplified, mmcc, allocation.")
+        str,
+        typer.Option(
+            help="Analysis that proves the guarantee: balls-in-bins, poisson, cyclic-poisson, mmcc, allocation or "
+            "unamplified. It has to cover the batching.",
+            show_default="the one made for the batching",
+        ),
     ] = "",
-    clip_norm: Annotated[float, typer.Option(help="l2 norm that every example's gradient is clipped to.")] = 1.0,
+    clip_norm: Annotated[float, typer.Option(help="l2 norm that the gradient of every example is clipped to.")] = 1.0,
     padded_batch_size: Annotated[
         int | None,
-        typer.Option(help="Batches are padded to this; larger ones are truncated [truncation below 1e-12]."),
+        typer.Option(
+            help="Size that every batch is padded to; larger batches are truncated.",
+            show_default="so large that truncation has probability below 1e-12",
+        ),
     ] = None,
-    micro_batch_size: Annotated[int, typer.Option(help="Make the padded batch size a multiple of this.")] = 1,
+    micro_batch_size: Annotated[int, typer.Option(help="Make the default padded batch size a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
     adjacency: options.AdjacencyName = options.ADJACENCY,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Choose a strategy, calibrate the noise, certify the guarantee; write it all to one folder."""
+    """Plan a training run: strategy, noise and certificate.
+
+    All of it is written to a new folder, from which training, verify, audit and report take it.
+    """
     from galton.plan import make_plan, save_plan
     from galton.plan.folder import check_free
 
@@ -87,7 +106,7 @@ def verify(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a plan: that no byte was changed, and that fresh samples prove its guarantee again. Exit code 3 if not."""
+    """Check that a plan is unchanged and prove its guarantee anew. Exit code 3 if it cannot be proved."""
     from galton.plan import load_plan, verify_plan
 
     plan = load_plan(folder)

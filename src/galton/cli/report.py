@@ -16,11 +16,14 @@ from galton.cli.plan import Folder
 def report(
     *,
     folder: Folder,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [DIR/report.html].")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write the page to (HTML).", show_default="DIR/report.html"),
+    ] = None,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a plan as one HTML page, with plots: what it guarantees, why, at what cost."""
+    """Write an HTML page about a plan. It shows what the plan guarantees, why, and at what cost."""
     from galton.plan import load_plan
     from galton.report import REPORT, write_report
 
