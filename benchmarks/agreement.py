@@ -38,8 +38,8 @@ def independent(pair: galton.Pair, epsilon: float, delta: float) -> tuple[str, f
         sampler = PlainSampler(pair, Direction.MIXTURE_FIRST)
         values = np.concatenate([sampler.values(draw, epsilon) for draw in draws(sampler, 1_000_000, 99)])
         return "plain", float(values.mean()), float(values.std() / math.sqrt(values.size))
-    found = frozen_estimator(pair, Direction.MIXTURE_FIRST, epsilon, 8, 99)(pair.noise_multiplier, epsilon)
-    return "mixture proposals", found.delta, found.relative_error * found.delta
+    estimate = frozen_estimator(pair, Direction.MIXTURE_FIRST, epsilon, 8, 99)(pair.noise_multiplier, epsilon)
+    return "mixture proposals", estimate.delta, estimate.relative_error * estimate.delta
 
 
 def main() -> None:
@@ -50,31 +50,43 @@ def main() -> None:
         for epsilon in (0.25, 1.0, 4.0, 16.0):
             for delta in (1e-4, 1e-8, 1e-12):
                 at = pair.at(quick_multiplier(pair, epsilon, delta))
-                found = galton.delta(
+                estimate = galton.delta(
                     at, epsilon, galton.Adjacency.REMOVE, options=galton.Options(rel_width=0.05, samples=200_000)
                 )
-                one = found.by_direction[0]
-                how, value, error = independent(at, epsilon, delta)
+                bounds = estimate.by_direction[0]
+                method, value, error = independent(at, epsilon, delta)
                 usable = error < 0.1 * value
-                agrees = one.lower - 5 * error <= value <= one.upper + 5 * error
+                agrees = bounds.lower - 5 * error <= value <= bounds.upper + 5 * error
                 rows.append(
                     {
                         "strategy": name,
                         "epsilon": epsilon,
                         "delta": delta,
                         "noise_multiplier": at.noise_multiplier,
-                        "estimate": one.delta,
-                        "lower": one.lower,
-                        "upper": one.upper,
-                        "range_over_estimate": one.range / max(value, 1e-300),
+                        "estimate": bounds.delta,
+                        "lower": bounds.lower,
+                        "upper": bounds.upper,
+                        "range_over_estimate": bounds.range / max(value, 1e-300),
                         "independent": value,
                         "independent_error": error,
-                        "independent_by": how,
+                        "independent_by": method,
                         "affordable": usable,
                         "agrees": agrees if usable else None,
                     }
                 )
-                print(name, epsilon, delta, one.delta, one.lower, one.upper, how, value, error, agrees, flush=True)
+                print(
+                    name,
+                    epsilon,
+                    delta,
+                    bounds.delta,
+                    bounds.lower,
+                    bounds.upper,
+                    method,
+                    value,
+                    error,
+                    agrees,
+                    flush=True,
+                )
     write("agreement", rows, bins=BINS, rounds=ROUNDS, direction="mixture-first")
     header = ["C", "epsilon", "aim", "estimate", "certified interval", "R/delta", "independent run", "agrees"]
     body = [

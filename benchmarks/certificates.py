@@ -122,17 +122,17 @@ def main() -> None:
                 plain = plain_samples(delta)
                 multiplier = quick_multiplier(pair, epsilon, delta / TAU)
                 options = galton.Options(samples=MOST_SAMPLES)
-                found = galton.certify(pair.at(multiplier), epsilon, delta, options=options)
+                certificate = galton.certify(pair.at(multiplier), epsilon, delta, options=options)
                 row = {
                     "strategy": name,
                     "epsilon": epsilon,
                     "delta": delta,
                     "noise_multiplier": multiplier,
-                    "accepted": found.accepted,
-                    "samples": found.samples,
-                    "seconds": found.seconds,
-                    "range_over_delta": found.by_direction[0].range / delta,
-                    "samplers": [f"{one.sampler} {one.order}" for one in found.by_direction],
+                    "accepted": certificate.accepted,
+                    "samples": certificate.samples,
+                    "seconds": certificate.seconds,
+                    "range_over_delta": certificate.by_direction[0].range / delta,
+                    "samplers": [f"{part.sampler} {part.order}" for part in certificate.by_direction],
                     "plain_samples": plain,
                     "plain_seconds_extrapolated": plain / rate,
                     "jax_privacy_seconds_extrapolated": plain / peer if peer and name != "BLT, 4 buffers" else None,
@@ -165,7 +165,7 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     ]
     body = []
     for row in rows:
-        done = row["accepted"]
+        accepted = row["accepted"]
         fewer = row["plain_samples"] / max(row["samples"], 1)
         body.append(
             [
@@ -173,10 +173,10 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
                 f"{row['delta']:g}",
                 f"{row['epsilon']:g}",
                 f"{row['range_over_delta']:.3g}",
-                f"{row['samples']:,}" if done else f"not proved with {row['samples']:,}",
+                f"{row['samples']:,}" if accepted else f"not proved with {row['samples']:,}",
                 f"{row['seconds']:.1f}",
                 f"{row['plain_samples']:.1e}",
-                f"{fewer:,.0f}x" if done and row["samples"] else ("no sample needed" if done else "-"),
+                f"{fewer:,.0f}x" if accepted and row["samples"] else ("no sample needed" if accepted else "-"),
                 duration(row["plain_seconds_extrapolated"]),
                 duration(row["jax_privacy_seconds_extrapolated"]),
                 f"{row['pld_accounting_seconds']:.1f} s" if row["pld_accounting_seconds"] else "-",
@@ -197,9 +197,9 @@ def plot(rows: list[dict[str, Any]]) -> Path:
         here = [row for row in rows if row["delta"] == delta]
         for name, marker in zip(STRATEGIES, "osD^", strict=True):
             cells = [row for row in here if row["strategy"] == name]
-            done = [row for row in cells if row["accepted"]]
+            proved = [row for row in cells if row["accepted"]]
             axis.plot(
-                [r["epsilon"] for r in done], [r["seconds"] for r in done], marker=marker, label=f"galton, {name}"
+                [r["epsilon"] for r in proved], [r["seconds"] for r in proved], marker=marker, label=f"galton, {name}"
             )
         cells = [row for row in here if row["strategy"] == "64 bands"]
         xs = [row["epsilon"] for row in cells]

@@ -63,12 +63,12 @@ def xla_loss(network: Network) -> Any:
     def loss(params: Params, example: Any) -> jax.Array:
         image, label = example
         x = image[None].astype(jnp.float32) / 127.5 - 1
-        for index, one in enumerate(network.convolutions):
-            kernel = params[f"conv{index}"].reshape(3, 3, x.shape[-1], one.channels)
-            strides, sides = (one.stride, one.stride), ((1, 1), (1, 1))
+        for index, convolution in enumerate(network.convolutions):
+            kernel = params[f"conv{index}"].reshape(3, 3, x.shape[-1], convolution.channels)
+            strides, sides = (convolution.stride, convolution.stride), ((1, 1), (1, 1))
             x = jax.lax.conv_general_dilated(x, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC"))
             x = jnp.tanh(x + params[f"conv{index}_bias"])
-            if one.pooled:
+            if convolution.pooled:
                 x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
         x = jnp.tanh(x.reshape(-1) @ params["dense"] + params["dense_bias"])
         logits = x @ params["classes"] + params["classes_bias"]
@@ -94,24 +94,24 @@ def in_torch(network: Network) -> Step:
 
     def loss(params: dict[str, torch.Tensor], image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         x = image[None]
-        for index, one in enumerate(network.convolutions):
-            x = functional.conv2d(x, params[f"conv{index}"], params[f"conv{index}_bias"], one.stride, padding=1)
+        for index, convolution in enumerate(network.convolutions):
+            x = functional.conv2d(x, params[f"conv{index}"], params[f"conv{index}_bias"], convolution.stride, padding=1)
             x = torch.tanh(x)
-            if one.pooled:
+            if convolution.pooled:
                 x = functional.max_pool2d(x, 2)
         x = torch.tanh(x.reshape(-1) @ params["dense"] + params["dense_bias"])
         logits = x @ params["classes"] + params["classes_bias"]
         return functional.cross_entropy(logits[None], label[None])
 
-    each = vmap(grad(loss), in_dims=(None, 0, 0))
+    gradients_of = vmap(grad(loss), in_dims=(None, 0, 0))
 
     def step() -> None:
         total = {name: torch.zeros_like(part) for name, part in params.items()}
         for start in range(0, SIZE, MICRO):
-            found = each(params, images[start : start + MICRO], labels[start : start + MICRO])
-            squares = torch.stack([part.flatten(1).square().sum(1) for part in found.values()]).sum(0)
+            gradients = gradients_of(params, images[start : start + MICRO], labels[start : start + MICRO])
+            squares = torch.stack([part.flatten(1).square().sum(1) for part in gradients.values()]).sum(0)
             factor = torch.clamp(1 / torch.sqrt(squares), max=1.0)
-            for name, part in found.items():
+            for name, part in gradients.items():
                 total[name] += torch.tensordot(factor, part, 1)
 
     return step
@@ -128,10 +128,10 @@ def main() -> None:
             "vmap, XLA convolution": stepping(general_sum(xla_loss(network), 1.0, MICRO), network),
             "torch.func": in_torch(network),
         }
-        found = measured(ways, STEPS)
-        for name, (least, median) in found.items():
+        times = measured(ways, STEPS)
+        for name, (least, median) in times.items():
             row = {"model": network.name, "way": name, "least_s": least / 1e3, "median_s": median / 1e3}
-            rows.append(row | {"ratio_of_medians": median / found["galton"][1]})
+            rows.append(row | {"ratio_of_medians": median / times["galton"][1]})
             print(rows[-1], flush=True)
     write("cifar", rows, size=SIZE, steps=STEPS, torch=torch.__version__, load_average=os.getloadavg()[0])
     body = [

@@ -58,4 +58,4 @@ def measured(steps: dict[str, Step], count: int) -> dict[str, tuple[float, float
             start = time.perf_counter()
             step()
             times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: (min(found), float(np.median(found))) for name, found in times.items()}
+    return {name: (min(milliseconds), float(np.median(milliseconds))) for name, milliseconds in times.items()}

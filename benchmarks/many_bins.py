@@ -21,8 +21,8 @@ from galton.pair import groups_for
 
 def peak_gigabytes() -> float:
     """Largest resident memory of this process so far."""
-    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    return int(found[1]) / 1e6 if found else 0.0
+    peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    return int(peak[1]) / 1e6 if peak else 0.0
 
 
 def certificate(name: str, strategy: galton.Strategy, bins: int, multiplier: float) -> dict[str, Any]:
@@ -31,15 +31,15 @@ def certificate(name: str, strategy: galton.Strategy, bins: int, multiplier: flo
     start = time.perf_counter()
     pair = galton.dominating_pair(strategy, bins, 1.0, groups_for(bins))
     prepared = time.perf_counter() - start
-    found = galton.certify(pair.at(multiplier), epsilon, delta)
+    proof = galton.certify(pair.at(multiplier), epsilon, delta)
     return {
         "what": f"{name}, {bins} bins, {strategy.rounds // bins} epochs, epsilon {epsilon:g}, delta {delta:g}",
         "modes": pair.modes,
         "noise_multiplier": multiplier,
-        "accepted": found.accepted,
-        "samples": found.samples,
+        "accepted": proof.accepted,
+        "samples": proof.samples,
         "seconds_gram": prepared,
-        "seconds_certify": found.seconds,
+        "seconds_certify": proof.seconds,
         "merge_loss": merge_loss(strategy, pair.at(multiplier), epsilon, galton.Adjacency.ADD_OR_REMOVE)
         if pair.merged > 1
         else None,
@@ -57,11 +57,11 @@ def losses() -> list[dict[str, Any]]:
         ("identity", galton.identity(2048), 0.85),
     ):
         options = galton.Options(seed=1, rel_width=0.1, samples=200_000)
-        found = [
+        deltas = [
             galton.delta(galton.dominating_pair(strategy, 128, multiplier, f), 1.0, options=options).delta
             for f in (1, 2, 4, 8)
         ]
-        rows.append({"strategy": name, "deltas": found, "factors": [value / found[0] for value in found]})
+        rows.append({"strategy": name, "deltas": deltas, "factors": [value / deltas[0] for value in deltas]})
     return rows
 
 

@@ -75,7 +75,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for size in (1_000_000, 10_000_000):
         for name, strategy, matrix in (("BLT, 4 buffers", BLT, blt_matrix), ("64 bands", BANDS, band_matrix)):
-            found = measured(
+            times = measured(
                 {
                     "galton": ours(strategy, size),
                     "donated": theirs(matrix(), size, donate=True),
@@ -83,18 +83,20 @@ def main() -> None:
                 },
                 STEPS,
             )
-            least, median = (min(found["donated"][k], found["kept"][k]) for k in (0, 1))
+            least, median = (min(times["donated"][k], times["kept"][k]) for k in (0, 1))
             rows.append(
                 {
                     "strategy": name,
                     "parameters": size,
-                    "milliseconds": {who: {"least": a, "median": b} for who, (a, b) in found.items()},
-                    "galton_ms": found["galton"][0],
-                    "galton_median_ms": found["galton"][1],
+                    "milliseconds": {
+                        implementation: {"least": a, "median": b} for implementation, (a, b) in times.items()
+                    },
+                    "galton_ms": times["galton"][0],
+                    "galton_median_ms": times["galton"][1],
                     "jax_privacy_ms": least,
                     "jax_privacy_median_ms": median,
-                    "ratio_of_least": found["galton"][0] / least,
-                    "ratio_of_medians": found["galton"][1] / median,
+                    "ratio_of_least": times["galton"][0] / least,
+                    "ratio_of_medians": times["galton"][1] / median,
                 }
             )
             print(rows[-1], flush=True)

@@ -41,23 +41,23 @@ POWERS = (5, 8, 11, 14, 17)
 
 def alone(*arguments: str) -> dict[str, Any]:
     """Runs one cell in a process of its own, so that compilation is part of the time and memory is its own."""
-    done = subprocess.run([sys.executable, __file__, "cell", *arguments], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run([sys.executable, __file__, "cell", *arguments], capture_output=True, text=True, check=True)
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def cell(family: str, bins: int, rounds: int, epsilon: float) -> dict[str, Any]:
     """The default method with its certified result."""
     begun = time.perf_counter()
-    found = galton.optimize(family, bins, rounds, epsilon, DELTA, options=galton.Options(seed=1))
+    optimized = galton.optimize(family, bins, rounds, epsilon, DELTA, options=galton.Options(seed=1))
     return {
         "family": family,
         "bins": bins,
         "rounds": rounds,
         "epsilon": epsilon,
-        "rmse": found.rmse,
-        "noise_multiplier": found.noise_multiplier,
-        "delta_upper": found.calibration.check.upper,
-        "iterations": len(found.history),
+        "rmse": optimized.rmse,
+        "noise_multiplier": optimized.noise_multiplier,
+        "delta_upper": optimized.calibration.check.upper,
+        "iterations": len(optimized.history),
         "seconds": time.perf_counter() - begun,
         "peak_gigabytes": peak_gigabytes(),
     }
@@ -155,13 +155,14 @@ def samples() -> None:
         for estimator in ("plain", "tilted"):
             for epsilon in EPSILONS:
                 (row,) = (
-                    one
-                    for one in rows
-                    if (one["samples"], one["estimator"], one["epsilon"]) == (1 << power, estimator, epsilon)
+                    candidate
+                    for candidate in rows
+                    if (candidate["samples"], candidate["estimator"], candidate["epsilon"])
+                    == (1 << power, estimator, epsilon)
                 )
                 cells.append("too few" if row["rmse"] is None else f"{row['rmse']:.2f}")
         table.append((f"2^{power}", *cells))
-    header = ("samples", *(f"{one} {epsilon:g}" for one in ("plain", "tilted") for epsilon in EPSILONS))
+    header = ("samples", *(f"{estimator} {epsilon:g}" for estimator in ("plain", "tilted") for epsilon in EPSILONS))
     markdown("optimize_samples", header, table)
 
 

@@ -41,9 +41,9 @@ def main() -> None:
     peer = jax_privacy_rate()
     rows = []
     for name, (sampler, samples) in samplers.items():
-        found = rate(sampler, samples)
+        speed = rate(sampler, samples)
         rows.append(
-            {"sampler": name, "samples_per_second": found, "against_jax_privacy": found / peer if peer else None}
+            {"sampler": name, "samples_per_second": speed, "against_jax_privacy": speed / peer if peer else None}
         )
         print(rows[-1], flush=True)
     write("sampling", rows, bins=BINS, strategy="64 bands", jax_privacy_samples_per_second=peer)

@@ -14,21 +14,22 @@ def main() -> None:
     pair = galton.dominating_pair(strategy, BINS)
     with progress_bar() as progress:
         options = galton.Options(progress=progress)
-        found = galton.calibrate(pair, EPSILON, DELTA, options=options)
-        certificate = galton.certify(pair.at(found.noise_multiplier), EPSILON, DELTA, options=options)
-    sigma = found.noise_multiplier * strategy.sensitivity(BINS)
+        calibration = galton.calibrate(pair, EPSILON, DELTA, options=options)
+        certificate = galton.certify(pair.at(calibration.noise_multiplier), EPSILON, DELTA, options=options)
+    multiplier = calibration.noise_multiplier
+    sigma = multiplier * strategy.sensitivity(BINS)
     print_table(
         "balls-in-bins with correlated noise",
         [
             ("mechanism", f"{BINS * EPOCHS} rounds in {EPOCHS} epochs of {BINS} batches, square root with 64 bands"),
             ("target", f"({EPSILON:g}, {DELTA:g})-DP, add-or-remove adjacency"),
-            ("noise multiplier", f"{found.noise_multiplier:.4f} (sensitivity 1 over the whole run)"),
-            ("unamplified", f"{found.unamplified:.4f}, {found.unamplified / found.noise_multiplier:.2f} times as much"),
+            ("noise multiplier", f"{multiplier:.4f} (sensitivity 1 over the whole run)"),
+            ("unamplified", f"{calibration.unamplified:.4f}, {calibration.unamplified / multiplier:.2f} times as much"),
             ("prefix-sum error", f"{sigma * strategy.rmse():.2f} root mean square, clip norm 1"),
             ("verdict", "ACCEPTED" if certificate.accepted else "REJECTED"),
             ("samples", f"{certificate.samples:,}, failure probability {certificate.failure_probability:.1e}"),
             ("statement", certificate.statement),
-            ("time", f"{found.seconds:.1f} s to calibrate, {certificate.seconds:.1f} s to certify"),
+            ("time", f"{calibration.seconds:.1f} s to calibrate, {certificate.seconds:.1f} s to certify"),
         ],
     )
 

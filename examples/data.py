@@ -32,10 +32,10 @@ def digits() -> Images:
     """Handwritten digits, in an order that was shuffled once and for all."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    order = np.random.default_rng(0).permutation(len(found.target))
-    pixels = (found.images[order, None] / 16).astype(np.float32)
-    labels = found.target[order].astype(np.int64)
+    bunch = load_digits()
+    order = np.random.default_rng(0).permutation(len(bunch.target))
+    pixels = (bunch.images[order, None] / 16).astype(np.float32)
+    labels = bunch.target[order].astype(np.int64)
     return Images(pixels[:1437], labels[:1437], pixels[1437:], labels[1437:])
 
 

@@ -73,11 +73,11 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         params = start_of(images.train[0].size)
-        found = train(plan, chosen.run or folder, loss, params, examples, optax.sgd(0.5, momentum=0.9))
+        result = train(plan, chosen.run or folder, loss, params, examples, optax.sgd(0.5, momentum=0.9))
 
-    guesses = jax.vmap(logits, (None, 0))(found.params, jnp.asarray(images.test)).argmax(axis=1)
+    guesses = jax.vmap(logits, (None, 0))(result.params, jnp.asarray(images.test)).argmax(axis=1)
     print(f"test accuracy {(guesses == images.test_labels).mean():.1%}, after {time.perf_counter() - start:.1f} s")
-    print("record:", *(f"  {name}: {value}" for name, value in found.record.items()), sep="\n")
+    print("record:", *(f"  {name}: {value}" for name, value in result.record.items()), sep="\n")
 
 
 if __name__ == "__main__":

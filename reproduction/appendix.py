@@ -27,7 +27,7 @@ def appendix_rows(
     settings = [(passes, bins, epsilon) for passes in epochs for bins in batches for epsilon in epsilons]
     rows: list[Row] = []
     hints: dict[tuple[int, int], dict[str, int]] = {}
-    for passes, bins, epsilon in maker.each("appendix", settings):
+    for passes, bins, epsilon in maker.tracked("appendix", settings):
         at = Question(POISSON, "", bins, passes, epsilon)
         rows += rows_of(optimized_points(maker, at, FAMILIES, hints.setdefault((passes, bins), {})))
     return rows
@@ -35,42 +35,42 @@ def appendix_rows(
 
 def settings_of(rows: Rows) -> dict[tuple[int, int], list[Row]]:
     """Returns the rows by (epochs, bins)."""
-    found: dict[tuple[int, int], list[Row]] = {}
+    settings: dict[tuple[int, int], list[Row]] = {}
     for row in rows:
         epochs, bins = row["epochs"], row["bins"]
         assert isinstance(epochs, int)
         assert isinstance(bins, int)
-        found.setdefault((epochs, bins), []).append(row)
-    return found
+        settings.setdefault((epochs, bins), []).append(row)
+    return settings
 
 
 def _text(rows: Rows) -> str:
     lines = [
         "Banded C with its best number of bands, and our best C; its least error relative to Poisson's in brackets."
     ]
-    for (epochs, bins), own in settings_of(rows).items():
-        _, poisson = ahead(own)
-        least = min(by_series(own, "relative")[BEST].values())
+    for (epochs, bins), of_setting in settings_of(rows).items():
+        _, poisson = ahead(of_setting)
+        least = min(by_series(of_setting, "relative")[BEST].values())
         lines.append(
             f"{epochs} epochs of {bins}: Poisson ahead of balls-in-bins with banded C at epsilon {listed(poisson)}, of "
-            f"our best C at {listed(behind(own, BEST))} ({least:.3f})."
+            f"our best C at {listed(behind(of_setting, BEST))} ({least:.3f})."
         )
     return "\n".join(lines)
 
 
 def _draw(rows: Rows) -> Any:
     """Two pages' worth on one: improvement over no amplification above, optimised C relative to Poisson below."""
-    found = settings_of(rows)
-    epochs, batches = sorted({one for one, _ in found}), sorted({one for _, one in found})
+    settings = settings_of(rows)
+    epochs, batches = sorted({key[0] for key in settings}), sorted({key[1] for key in settings})
     figure = pyplot().figure(figsize=(3.6 * len(batches), 4.6 * len(epochs) + 1), layout="constrained")
     for part, improved in zip(figure.subfigures(2, 1), (True, False), strict=True):
         axes = part.subplots(len(epochs), len(batches), squeeze=False)
         for across, passes in zip(axes, epochs, strict=True):
             for axis, bins in zip(across, batches, strict=True):
                 if improved:
-                    draw_improvement(axis, found[passes, bins])
+                    draw_improvement(axis, settings[passes, bins])
                 else:
-                    draw_relative(axis, found[passes, bins], (BALLED, *FAMILIES))
+                    draw_relative(axis, settings[passes, bins], (BALLED, *FAMILIES))
                 axis.set_title(f"{passes} epochs of {bins} batches", fontsize=9)
         lines, names = axes[0][0].get_legend_handles_labels()
         part.legend(lines, names, loc="outside lower center", ncols=len(names), fontsize=9)

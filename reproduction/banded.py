@@ -30,7 +30,7 @@ def matrix_rows(
     """Rows of one C under all three analyses."""
     return [
         row
-        for epsilon in maker.each(name, epsilons)
+        for epsilon in maker.tracked(name, epsilons)
         for row in rows_of(same_matrix(maker, spec, bins, epochs, epsilon))
     ]
 
@@ -41,16 +41,17 @@ def bandmf_rows(
     """Rows of banded C with the best number of bands at every epsilon."""
     hints: dict[str, int] = {}
     rows: list[Row] = []
-    for epsilon in maker.each(name, epsilons):
+    for epsilon in maker.tracked(name, epsilons):
         rows += rows_of(best_of_each(maker, Question(POISSON, "", bins, epochs, epsilon), hints))
     return rows
 
 
 def ahead(rows: Rows) -> tuple[list[float], list[float]]:
     """Returns at which epsilons balls-in-bins and at which Poisson has the smaller error."""
-    found = by_series(rows, "rmse")
-    balls, poisson = found[BALLED], found[SAMPLED]
-    return [one for one in balls if balls[one] < poisson[one]], [one for one in balls if balls[one] >= poisson[one]]
+    errors = by_series(rows, "rmse")
+    balls, poisson = errors[BALLED], errors[SAMPLED]
+    smaller = [epsilon for epsilon in balls if balls[epsilon] < poisson[epsilon]]
+    return smaller, [epsilon for epsilon in balls if epsilon not in smaller]
 
 
 def comparison_text(rows: Rows) -> str:
@@ -62,9 +63,11 @@ def comparison_text(rows: Rows) -> str:
         for name, curve in improvement.items()
         if name != PLAIN
     ]
-    worse = {name: [one for one, value in curve.items() if value < 0.999] for name, curve in improvement.items()}
+    worse = {
+        name: [epsilon for epsilon, value in curve.items() if value < 0.999] for name, curve in improvement.items()
+    }
     losing = "; ".join(
-        f"{name} is worse than that at epsilon {listed(found)}" for name, found in worse.items() if found
+        f"{name} is worse than that at epsilon {listed(epsilons)}" for name, epsilons in worse.items() if epsilons
     )
     return (
         f"Over the unamplified mechanism {' and '.join(spans)}. "
@@ -91,10 +94,10 @@ def _draw_over(rows: Rows, than: str) -> Any:
 
 def bands_text(rows: Rows) -> str:
     """Says how the chosen number of bands grows."""
-    found = by_series(rows, "bands")
+    bands = by_series(rows, "bands")
     spans = [
-        f"{name} from {min(found[name].values()):g} (epsilon {min(found[name]):g}) to {max(found[name].values()):g} "
-        f"(epsilon {max(found[name]):g})"
+        f"{name} from {min(bands[name].values()):g} (epsilon {min(bands[name]):g}) to {max(bands[name].values()):g} "
+        f"(epsilon {max(bands[name]):g})"
         for name in (BALLED, SAMPLED)
     ]
     return (
@@ -110,7 +113,7 @@ def draw_bands(rows: Rows) -> Any:
     drawing.curves(axis, rows, "bands", only=(BALLED, SAMPLED))
     axis.set_yscale("log", base=2)
     ticks = [1 << power for power in range(9)]
-    axis.set_yticks(ticks, [str(one) for one in ticks])
+    axis.set_yticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
     axis.set(xlabel="epsilon", ylabel="best number of bands")
     axis.legend()

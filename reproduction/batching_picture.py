@@ -27,7 +27,7 @@ def picture_rows(maker: Maker) -> list[Row]:
     for name, scheme in SCHEMES.items():
         batches = Batches(scheme, padded_batch_size=EXAMPLES, seed=maker.seed)
         for turn in range(ROUNDS):
-            members = [NAMES[one] for one in sorted(batches.at(turn).examples)]
+            members = [NAMES[example] for example in sorted(batches.at(turn).examples)]
             row: Row = {"scheme": name, "epoch": turn // BINS + 1, "round": turn + 1, "size": len(members)}
             rows.append(row | {"examples": " ".join(members) or None})
     return rows
@@ -35,8 +35,8 @@ def picture_rows(maker: Maker) -> list[Row]:
 
 def _counts(rows: Rows, scheme: str) -> list[int]:
     """How often each example takes part."""
-    found = [_members(row) for row in rows if row["scheme"] == scheme]
-    return [sum(example in members for members in found) for example in NAMES]
+    batches = [_members(row) for row in rows if row["scheme"] == scheme]
+    return [sum(example in members for members in batches) for example in NAMES]
 
 
 def _members(row: Row) -> list[str]:
@@ -63,8 +63,8 @@ def _text(rows: Rows) -> str:
 def _draw(rows: Rows) -> Any:
     figure, axes = drawing.canvas(columns=len(SCHEMES), width=11.5, height=4.1)
     for axis, name in zip(axes, SCHEMES, strict=True):
-        own = [row for row in rows if row["scheme"] == name]
-        for row in own:
+        of_scheme = [row for row in rows if row["scheme"] == name]
+        for row in of_scheme:
             turn = int(number(row, "round"))
             members = _members(row)
             for example, letter in enumerate(NAMES, 1):

@@ -43,7 +43,7 @@ def _crossing(rows: Rows) -> Finding:
         f"Poisson ahead at {listed(theirs)}, balls-in-bins at {listed(ours)}; RMSE of balls-in-bins over Poisson's "
         f"from {min(relative.values()):.3f} to {max(relative.values()):.3f}"
     )
-    return words, all(one < 8 for one in theirs) and all(one > 4 for one in ours)
+    return words, all(epsilon < 8 for epsilon in theirs) and all(epsilon > 4 for epsilon in ours)
 
 
 def _poisson_at_16(rows: Rows) -> Finding:
@@ -54,13 +54,14 @@ def _poisson_at_16(rows: Rows) -> Finding:
 
 def _always_improves(rows: Rows) -> Finding:
     values = by_series(rows, "improvement")[BALLED]
-    least = min(values, key=lambda one: values[one])
+    least = min(values, key=lambda epsilon: values[epsilon])
     return f"least improvement {values[least]:.3f}, at epsilon {least:g}", values[least] > 1
 
 
 def _ahead_until_16(rows: Rows) -> Finding:
     ours, theirs = ahead(rows)
-    return f"balls-in-bins ahead at {listed(ours)}, Poisson at {listed(theirs)}", all(one >= 16 for one in theirs)
+    words = f"balls-in-bins ahead at {listed(ours)}, Poisson at {listed(theirs)}"
+    return words, all(epsilon >= 16 for epsilon in theirs)
 
 
 def _optimized(rows: Rows) -> Finding:
@@ -83,22 +84,22 @@ def _closed(rows: Rows) -> Finding:
 
 
 def _more_batches(rows: Rows) -> Finding:
-    found = by_series(rows, "rmse", "bins")
+    errors = by_series(rows, "rmse", "bins")
     falling = all(
         later < earlier
-        for curve in (found[BALLED], found[SAMPLED])
+        for curve in (errors[BALLED], errors[SAMPLED])
         for earlier, later in zip(list(curve.values()), list(curve.values())[1:], strict=False)
     )
-    first, last = min(found[BALLED]), max(found[BALLED])
-    spans = [f"{name} {found[name][first]:.4g} to {found[name][last]:.4g}" for name in (BALLED, SAMPLED)]
+    first, last = min(errors[BALLED]), max(errors[BALLED])
+    spans = [f"{name} {errors[name][first]:.4g} to {errors[name][last]:.4g}" for name in (BALLED, SAMPLED)]
     return f"RMSE from {first:g} to {last:g} batches: {', '.join(spans)}", falling
 
 
 def _everywhere(rows: Rows) -> Finding:
     lost = [
-        f"{epochs} x {bins} at {listed(behind(own, BEST))}"
-        for (epochs, bins), own in settings_of(rows).items()
-        if behind(own, BEST)
+        f"{epochs} x {bins} at {listed(behind(of_setting, BEST))}"
+        for (epochs, bins), of_setting in settings_of(rows).items()
+        if behind(of_setting, BEST)
     ]
     return f"our best C behind banded with Poisson: {'; '.join(lost) or 'nowhere'}", not lost
 
@@ -109,7 +110,7 @@ def _samples(rows: Rows) -> Finding:
     for estimator in dict.fromkeys(str(row["series"]) for row in rows):
         counts = [enough(rows, estimator, epsilon) for epsilon in epsilons]
         parts.append(
-            f"{estimator} " + ", ".join("more" if one is None else f"2^{one.bit_length() - 1}" for one in counts)
+            f"{estimator} " + ", ".join("more" if count is None else f"2^{count.bit_length() - 1}" for count in counts)
         )
     plain = [row for row in rows if row["series"] == "plain"]
     largest = max(number(row, "samples") for row in plain)
@@ -137,12 +138,12 @@ def _bands(rows: Rows) -> Finding:
 
 
 def _negative(rows: Rows) -> Finding:
-    found = summary(rows)
+    deltas = summary(rows)
     words = "; ".join(
-        f"epsilon {one['epsilon']:g}: {one['constant']:.4g} against {one['opposite']:.4g}" for one in found
+        f"epsilon {row['epsilon']:g}: {row['constant']:.4g} against {row['opposite']:.4g}" for row in deltas
     )
     return f"delta of the constant against the opposite input, {words}", all(
-        one["constant"] < one["lower"] <= one["opposite"] <= one["upper"] for one in found
+        row["constant"] < row["lower"] <= row["opposite"] <= row["upper"] for row in deltas
     )
 
 

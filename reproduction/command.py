@@ -43,32 +43,56 @@ def _main() -> int | None:
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which result, or all; --list names them.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Name all results and about how long they take.")] = False,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the files [reproduction/results].", show_default=False)
-    ] = FOLDER,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache or the folder holds.")] = False,
-    redraw: Annotated[
-        bool, typer.Option("--redraw", help="Text and pictures anew from what is in the folder.")
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="The result to regenerate, or all; --list names them.", show_default=False),
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List all results and about how long they take, and exit.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn; kept with the result.")] = 1,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Folder to write the files to.", show_default="reproduction/results"),
+    ] = FOLDER,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Compute everything anew, whatever the cache or the folder holds.")
+    ] = False,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Write texts and plots anew from the CSV files in the folder.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers; it is kept with the result.")] = 1,
     as_json: options.AsJson = False,
-    epsilon: Annotated[str, typer.Option(help="cifar: epsilons, separated by commas [0.5,1,2,4,8].")] = "",
+    epsilon: Annotated[
+        str, typer.Option(help="For cifar: epsilons, separated by commas.", show_default="0.5,1,2,4,8")
+    ] = "",
     method: Annotated[
         str,
         typer.Option(
-            help="cifar: methods, by commas: bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, scaled-blt, "
-            "unamplified; of the practical study cut-balls-in-bins, shuffling, unamplified [all].",
+            help="For cifar: methods, separated by commas, from bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, "
+            "scaled-blt or unamplified; for cifar-practical from cut-balls-in-bins, shuffling or unamplified.",
+            show_default="all",
         ),
     ] = "",
-    model: Annotated[str, typer.Option(help="cifar: network, vgg or cnn [cnn].")] = "",
-    trials: Annotated[int | None, typer.Option(help="cifar: runs of each, at the best learning rate [2].")] = None,
+    model: Annotated[str, typer.Option(help="For cifar: network to train, vgg or cnn.", show_default="cnn")] = "",
+    trials: Annotated[
+        int | None,
+        typer.Option(help="For cifar: runs per method and epsilon at the best learning rate.", show_default="2"),
+    ] = None,
     rate: Annotated[
-        str, typer.Option(help="cifar: learning rates to choose from [three that depend on epsilon].")
+        str,
+        typer.Option(
+            help="For cifar: learning rates to choose from, separated by commas.",
+            show_default="three that depend on epsilon",
+        ),
     ] = "",
-    data: Annotated[Path | None, typer.Option(help="cifar: folder of the data [where fetch-cifar puts it].")] = None,
-    runs: Annotated[Path | None, typer.Option(help="cifar: folder for runs under way [in galton's cache].")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="For cifar: folder that holds the data.", show_default="where fetch-cifar puts it"),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="For cifar: folder for runs under way.", show_default="cifar-runs/ in galton's cache"),
+    ] = None,
 ) -> None:
     """Regenerate a table or figure of the paper: CSV, plot, text, and where it comes from.
 
@@ -84,9 +108,9 @@ def reproduce(
     from reproduction.writing import is_made, regenerate
     from reproduction.writing import redraw as draw_again
 
-    said = CifarOptions(epsilon, method, model, trials, rate, data, runs)
+    cifar_options = CifarOptions(epsilon, method, model, trials, rate, data, runs)
     if list_:
-        said.refuse("--list")
+        cifar_options.refuse("--list")
         return _list(RESULTS, as_json)
     if name is None:
         raise InvalidArgument("name", None, f"must be one of {', '.join((*RESULTS, *STUDIES, ALL))} ({PROGRAM} --list)")
@@ -103,8 +127,8 @@ def reproduce(
             raise InvalidArgument(
                 "fresh", fresh, f"is not for {name}, which runs what is missing: take another --output"
             )
-        return run_study(name, said, output, redraw, as_json)
-    said.refuse(name)
+        return run_study(name, cifar_options, output, redraw, as_json)
+    cifar_options.refuse(name)
     recipes = find_results(name, tuple(STUDIES))
     cache = default_cache().emptied() if fresh else default_cache()
     memory: dict[Question, Point] = {}  # serves the next result, even where the cache must not
@@ -120,19 +144,19 @@ def reproduce(
     if name == ALL:
         return _make_all(recipes, make, output, as_json)
     with show.progress_bar() as progress:
-        made = make(recipes[0], progress)
-    assert made is not None
-    result, paths = made
+        written = make(recipes[0], progress)
+    assert written is not None
+    result, paths = written
     return print_result(result, paths, output, as_json)
 
 
 def _list(results: dict[str, Recipe], as_json: bool) -> None:
     if as_json:
-        titles = {one.name: one.title for one in results.values()}
+        titles = {recipe.name: recipe.title for recipe in results.values()}
         return show.print_json(
-            {"results": titles | STUDIES, "minutes": {one.name: one.minutes for one in results.values()}}
+            {"results": titles | STUDIES, "minutes": {recipe.name: recipe.minutes for recipe in results.values()}}
         )
-    rows = [(one.name, f"{one.title} (about {one.minutes:g} min)") for one in results.values()]
+    rows = [(recipe.name, f"{recipe.title} (about {recipe.minutes:g} min)") for recipe in results.values()]
     rows += [(name, f"{words}; not in `all`") for name, words in STUDIES.items()]
     everything = "all of them; stop it with Ctrl-C, start it again and it goes on (under 3 hours on two cores)"
     data = f"no result: gets the data for cifar and cifar-practical ({PROGRAM} {FETCH} --help)"
@@ -141,19 +165,21 @@ def _list(results: dict[str, Recipe], as_json: bool) -> None:
 
 def _make_all(recipes: list[Recipe], make: Make, output: Path, as_json: bool) -> None:
     """Makes one result after the other; one line each on stderr, so that a log shows how far it is."""
-    begun, made = time.perf_counter(), dict[str, Any]()
+    begun, outcomes = time.perf_counter(), dict[str, Any]()
     with show.progress_bar() as progress:
         for index, recipe in enumerate(recipes):
             progress(f"all | {recipe.name}", index, len(recipes))
             start = time.perf_counter()
-            found = make(recipe, progress)
+            written = make(recipe, progress)
             words = (
-                "already made" if found is None else f"{len(found[0].rows)} rows, {time.perf_counter() - start:.0f} s"
+                "already made"
+                if written is None
+                else f"{len(written[0].rows)} rows, {time.perf_counter() - start:.0f} s"
             )
             typer.echo(f"reproduction: {recipe.name} ({index + 1} of {len(recipes)}): {words}", err=True)
-            made[recipe.name] = "kept" if found is None else "made"
+            outcomes[recipe.name] = "kept" if written is None else "made"
         progress("all | done", len(recipes), len(recipes))
     seconds = time.perf_counter() - begun
     if as_json:
-        return show.print_json({"results": made, "path": str(output), "seconds": seconds})
-    return show.print_table("", [*made.items(), ("written to", str(output)), ("time", f"{seconds:.0f} s")])
+        return show.print_json({"results": outcomes, "path": str(output), "seconds": seconds})
+    return show.print_table("", [*outcomes.items(), ("written to", str(output)), ("time", f"{seconds:.0f} s")])

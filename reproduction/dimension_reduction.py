@@ -92,27 +92,27 @@ def reduction_rows(
     gram = columns.T @ columns / sigma**2
     pair = dominating_pair(strategy, 2, sigma / strategy.sensitivity(2))
     rows: list[Row] = []
-    for epsilon in maker.each("dimension-reduction", epsilons):
+    for epsilon in maker.tracked("dimension-reduction", epsilons):
         for angle in angles:
             entry = float(gram[0, 1]) * math.cos(math.radians(angle))
             mixture, noise = two_bin_deltas(float(gram[0, 0]), float(gram[1, 1]), entry, epsilon)
             row: Row = {"epsilon": epsilon, "series": EXACT, "angle": angle, "gram_entry": entry}
             rows.append(row | {"mixture_first": mixture, "noise_first": noise, "delta": max(mixture, noise)})
-        found = certified_delta(pair, epsilon, options=replace(maker.options(DELTA), rel_width=0.01))
+        estimate = certified_delta(pair, epsilon, options=replace(maker.options(DELTA), rel_width=0.01))
         row = {"epsilon": epsilon, "series": GALTON, "gram_entry": float(pair.gram[0, 1])}
-        by_direction = {estimate.direction.value.replace("-", "_"): estimate.delta for estimate in found.by_direction}
-        rows.append(row | by_direction | {"delta": found.delta, "lower": found.lower, "upper": found.upper})
+        by_direction = {bounds.direction.value.replace("-", "_"): bounds.delta for bounds in estimate.by_direction}
+        rows.append(row | by_direction | {"delta": estimate.delta, "lower": estimate.lower, "upper": estimate.upper})
     return [{column: row.get(column) for column in COLUMNS} for row in rows]
 
 
 def summary(rows: Rows) -> list[dict[str, float]]:
     """Returns for every epsilon delta of the constant and of the opposite input, and galton's limits."""
-    found = []
+    deltas = []
     for epsilon in dict.fromkeys(number(row, "epsilon") for row in rows):
-        own = [row for row in rows if row["epsilon"] == epsilon]
-        exact = {number(row, "angle"): number(row, "delta") for row in own if row["series"] == EXACT}
-        (limits,) = (row for row in own if row["series"] == GALTON)
-        found.append(
+        at_epsilon = [row for row in rows if row["epsilon"] == epsilon]
+        exact = {number(row, "angle"): number(row, "delta") for row in at_epsilon if row["series"] == EXACT}
+        (limits,) = (row for row in at_epsilon if row["series"] == GALTON)
+        deltas.append(
             {
                 "epsilon": epsilon,
                 "constant": exact[min(exact)],
@@ -121,14 +121,14 @@ def summary(rows: Rows) -> list[dict[str, float]]:
                 "upper": number(limits, "upper"),
             }
         )
-    return found
+    return deltas
 
 
 def _text(rows: Rows) -> str:
     parts = [
-        f"at epsilon {one['epsilon']:g} delta is {one['constant']:.5g} for the constant and {one['opposite']:.5g} for "
-        f"the opposite input; galton certifies {one['lower']:.5g} to {one['upper']:.5g} for the pair of |C|"
-        for one in summary(rows)
+        f"at epsilon {row['epsilon']:g} delta is {row['constant']:.5g} for the constant and {row['opposite']:.5g} for "
+        f"the opposite input; galton certifies {row['lower']:.5g} to {row['upper']:.5g} for the pair of |C|"
+        for row in summary(rows)
     ]
     return (
         f"C = (1 0; -1 1), two bins, one epoch, sigma = {SIGMA:g}: {'; '.join(parts)}. So a single negative entry is "
@@ -143,11 +143,11 @@ def _draw(rows: Rows) -> Any:
     markers = (("o", "-", "0.0"), ("s", "--", "0.3"), ("^", ":", "0.45"), ("D", "-.", "0.55"))
     epsilons = list(dict.fromkeys(number(row, "epsilon") for row in rows))
     for (marker, line, shade), epsilon in zip(markers, epsilons, strict=False):
-        own = [row for row in rows if row["epsilon"] == epsilon]
-        exact = [row for row in own if row["series"] == EXACT]
+        at_epsilon = [row for row in rows if row["epsilon"] == epsilon]
+        exact = [row for row in at_epsilon if row["series"] == EXACT]
         angles, deltas = [number(row, "angle") for row in exact], [number(row, "delta") for row in exact]
         axis.plot(angles, deltas, marker=marker, linestyle=line, color=shade, label=f"epsilon {epsilon:g}")
-        (limits,) = (row for row in own if row["series"] == GALTON)
+        (limits,) = (row for row in at_epsilon if row["series"] == GALTON)
         axis.axhspan(number(limits, "lower"), number(limits, "upper"), color="0.85", zorder=0)
     axis.axhspan(math.nan, math.nan, color="0.85", label="galton's certified interval, |C|")
     axis.set_xticks(ANGLES)

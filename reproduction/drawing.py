@@ -55,15 +55,15 @@ def canvas(columns: int = 1, rows: int = 1, width: float = 6.2, height: float = 
 
 def curves(axis: Any, rows: Rows, column: str, across: str = "epsilon", only: Sequence[str] | None = None) -> None:
     """Draws `column` of every series (or of those named, in that order) against `across`, on a logarithmic scale."""
-    found = by_series(rows, column, across)
+    all_curves = by_series(rows, column, across)
     places: set[float] = set()
-    for index, name in enumerate(found if only is None else only):
-        curve = found.get(name, {})
+    for index, name in enumerate(all_curves if only is None else only):
+        curve = all_curves.get(name, {})
         axis.plot(list(curve), list(curve.values()), label=name, **style(name, index))
         places |= set(curve)
     axis.set_xscale("log", base=2)
     ticks = sorted(place for place in places if _is_power_of_two(place))
-    axis.set_xticks(ticks, [f"{one:g}" for one in ticks])
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
     axis.grid(alpha=0.3, linewidth=0.6)
 

@@ -39,18 +39,18 @@ def optimized_points(
       beyond: whether the best also looks at the classical optimum and at other starts.
     """
 
-    def asked(method: str, strategy: str, start: str = "") -> Point:
+    def point_of(method: str, strategy: str, start: str = "") -> Point:
         return maker.point(Question(method, strategy, at.bins, at.epochs, at.epsilon, at.delta, start))
 
     points = best_of_each(maker, at, hints)
-    points |= {name: asked(OPTIMIZED, family) for name, family in families.items()}
+    points |= {name: point_of(OPTIMIZED, family) for name, family in families.items()}
     rivals = [point for point in points.values() if point.question.method in (BALLS, OPTIMIZED)]
     if beyond:
-        rivals.append(asked(BALLS, f"bandmf:{at.rounds}"))
+        rivals.append(point_of(BALLS, f"bandmf:{at.rounds}"))
         if at.epsilon <= SMALL:
-            rivals.append(asked(OPTIMIZED, "toeplitz+scale", SHORT))
+            rivals.append(point_of(OPTIMIZED, "toeplitz+scale", SHORT))
         if at.epsilon >= LARGE:
-            rivals.append(asked(OPTIMIZED, "toeplitz+scale", LONG))
+            rivals.append(point_of(OPTIMIZED, "toeplitz+scale", LONG))
     return points | {BEST: min(rivals, key=lambda point: point.rmse)}
 
 
@@ -65,7 +65,7 @@ def optimized_rows(
     """Rows of all families at every epsilon."""
     hints: dict[str, int] = {}
     rows: list[Row] = []
-    for epsilon in maker.each("optimized", epsilons):
+    for epsilon in maker.tracked("optimized", epsilons):
         families = PAPERS | OURS | ({BANDED: f"banded:{width}"} if epsilon in banded else {})
         at = Question(POISSON, "", bins, epochs, epsilon)
         rows += rows_of(optimized_points(maker, at, families, hints, beyond=True))

@@ -123,7 +123,7 @@ class Maker:
       seed: of everything that is drawn.
       progress: called as progress(what, done, total).
       memory: points that this process knows, shared among makers.
-      asked: the points of this maker.
+      points: the points of this maker.
       tally: how many things came from the cache ("cached") and how many had to be computed ("computed").
     """
 
@@ -131,7 +131,7 @@ class Maker:
     seed: int = SEED
     progress: Progress | None = None
     memory: dict[Question, Point] = field(default_factory=dict)
-    asked: dict[Question, Point] = field(default_factory=dict)
+    points: dict[Question, Point] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -141,12 +141,12 @@ class Maker:
         """Returns the point, from memory, from the cache or computed."""
         if question not in self.memory:
             inputs = {"what": "point", "question": asdict(question), "tau": TAU}
-            found = self.kept(inputs, lambda: self._compute(question), __name__)
-            self.memory[question] = Point(question, **found)
-        self.asked[question] = self.memory[question]
-        return self.asked[question]
+            answer = self.cached(inputs, lambda: self._compute(question), __name__)
+            self.memory[question] = Point(question, **answer)
+        self.points[question] = self.memory[question]
+        return self.points[question]
 
-    def kept(self, inputs: Json, make: Callable[[], Json], module: str) -> Json:
+    def cached(self, inputs: Json, make: Callable[[], Json], module: str) -> Json:
         """Returns what the cache holds of this module for these inputs and this seed, or makes and keeps it."""
         versions = {package: version_of(package) for package in ("dp-accounting", "jax", "numpy", "scipy")}
         inputs = inputs | {"seed": self.seed, "versions": versions}
@@ -157,7 +157,7 @@ class Maker:
             self.cache.put(inputs, known, module)
         return known
 
-    def each(self, what: str, items: Sequence[Item]) -> Iterator[Item]:
+    def tracked(self, what: str, items: Sequence[Item]) -> Iterator[Item]:
         """Yields the items, telling how far it is."""
         for index, item in enumerate(items):
             if self.progress is not None:
@@ -221,7 +221,7 @@ def _accounted(question: Question, options: Options) -> Json:
 
 def _optimized(question: Question, options: Options, start: Strategy | None) -> Json:
     """C optimised at this epsilon. A search that Ctrl-C cut short is no point: what it found is dropped."""
-    found = optimize(
+    optimum = optimize(
         question.strategy,
         question.bins,
         question.rounds,
@@ -231,10 +231,10 @@ def _optimized(question: Question, options: Options, start: Strategy | None) -> 
         tau=TAU,
         start=start,
     )
-    if found.interrupted:
+    if optimum.interrupted:
         raise KeyboardInterrupt
-    answer = _answer(question, found.strategy, found.noise_multiplier, found.calibration)
-    return answer | {"matrix": found.strategy.to_json()}
+    answer = _answer(question, optimum.strategy, optimum.noise_multiplier, optimum.calibration)
+    return answer | {"matrix": optimum.strategy.to_json()}
 
 
 def _answer(question: Question, strategy: Strategy, multiplier: float, calibration: Calibration | None = None) -> Json:

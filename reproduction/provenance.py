@@ -27,8 +27,8 @@ def provenance(name: str, source: str, maker: Maker, seconds: float, paths: Sequ
         "seed": maker.seed,
         "conventions": {"delta": DELTA, "tau": TAU, "failure_probability": FAILURE},
         "seconds": round(seconds, 1),
-        "points": len(maker.asked),
-        "seconds_of_points": round(sum(point.seconds for point in maker.asked.values()), 1),
+        "points": len(maker.points),
+        "seconds_of_points": round(sum(point.seconds for point in maker.points.values()), 1),
         "computed": maker.tally["computed"],
         "cached": maker.tally["cached"],
     }
@@ -41,7 +41,7 @@ def origin(name: str, source: str, paths: Sequence[Path]) -> Json:
         "date": now(),
         "source": source,
         "machine": machine(),
-        "versions": {"python": platform.python_version()} | {one: version_of(one) for one in PACKAGES},
+        "versions": {"python": platform.python_version()} | {package: version_of(package) for package in PACKAGES},
         "files": digests(paths),
     }
 

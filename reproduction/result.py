@@ -91,7 +91,7 @@ def listed(values: Sequence[float]) -> str:
     >>> listed([0.5, 1, 2])
     '0.5, 1 and 2'
     """
-    words = [f"{one:g}" for one in values]
+    words = [f"{value:g}" for value in values]
     if len(words) < 2:
         return words[0] if words else "none"
     return ", ".join(words[:-1]) + " and " + words[-1]

@@ -33,32 +33,36 @@ def sample_rows(
 ) -> list[Row]:
     """Rows of all studies, with the increase over the least RMSE that any of them reached at the same epsilon."""
     rows: list[Row] = []
-    cells = [(one, name, power) for one in epsilons for name, own in powers.items() for power in own]
-    studies = {one: Study(one, bins, rounds, seed=maker.seed) for one in epsilons}
-    for epsilon, estimator, power in maker.each("samples", cells):
+    cells = [
+        (epsilon, name, power) for epsilon in epsilons for name, exponents in powers.items() for power in exponents
+    ]
+    studies = {epsilon: Study(epsilon, bins, rounds, seed=maker.seed) for epsilon in epsilons}
+    for epsilon, estimator, power in maker.tracked("samples", cells):
         inputs: Json = {"what": "samples", "bins": bins, "rounds": rounds, "epsilon": epsilon}
         inputs |= {"estimator": estimator, "samples": 1 << power}
-        found = maker.kept(
+        answer = maker.cached(
             inputs,
             lambda: {"rmse": studies[epsilon].rmse(estimator, 1 << power)},  # noqa: B023
             Study.__module__,
         )
-        rows.append({"epsilon": epsilon, "series": estimator, "samples": 1 << power, "rmse": found["rmse"]})
+        rows.append({"epsilon": epsilon, "series": estimator, "samples": 1 << power, "rmse": answer["rmse"]})
     for row in rows:
-        least = min(number(one, "rmse") for one in rows if one["epsilon"] == row["epsilon"] and one["rmse"] is not None)
+        least = min(
+            number(other, "rmse") for other in rows if other["epsilon"] == row["epsilon"] and other["rmse"] is not None
+        )
         row["increase"] = None if row["rmse"] is None else number(row, "rmse") / least - 1
     return rows
 
 
 def enough(rows: Rows, estimator: str, epsilon: float, most: float = 0.01) -> int | None:
     """Returns the least number of samples from which on the increase stays below `most`; None if there is none."""
-    own = [row for row in rows if row["series"] == estimator and row["epsilon"] == epsilon]
-    found: int | None = None
-    for row in sorted(own, key=lambda row: number(row, "samples"), reverse=True):
+    study_rows = [row for row in rows if row["series"] == estimator and row["epsilon"] == epsilon]
+    samples: int | None = None
+    for row in sorted(study_rows, key=lambda row: number(row, "samples"), reverse=True):
         if row["increase"] is None or number(row, "increase") > most:
             break
-        found = int(number(row, "samples"))
-    return found
+        samples = int(number(row, "samples"))
+    return samples
 
 
 def _text(rows: Rows) -> str:
@@ -66,7 +70,7 @@ def _text(rows: Rows) -> str:
     parts = []
     for estimator in dict.fromkeys(str(row["series"]) for row in rows):
         counts = [enough(rows, estimator, epsilon) for epsilon in epsilons]
-        words = ", ".join("more than tried" if one is None else f"{one:,}" for one in counts)
+        words = ", ".join("more than tried" if count is None else f"{count:,}" for count in counts)
         failed = sorted({int(number(row, "samples")) for row in rows if row["series"] == estimator and not row["rmse"]})
         lost = f" (no search at all somewhere with {listed(failed)})" if failed else ""
         parts.append(f"{estimator}: {words}{lost}")
@@ -83,12 +87,12 @@ def _draw(rows: Rows) -> Any:
     panels = [axes] if len(epsilons) == 1 else list(axes)
     top = max(number(row, "increase") for row in rows if row["increase"] is not None) * 100
     for axis, epsilon in zip(panels, epsilons, strict=True):
-        own = [
+        at_epsilon = [
             row | {"percent": None if row["increase"] is None else 100 * number(row, "increase")}
             for row in rows
             if row["epsilon"] == epsilon
         ]
-        drawing.curves(axis, own, "percent", "samples", list(by_series(own, "percent", "samples")))
+        drawing.curves(axis, at_epsilon, "percent", "samples", list(by_series(at_epsilon, "percent", "samples")))
         powers = sorted({int(number(row, "samples")).bit_length() - 1 for row in rows})
         axis.set_xticks([1 << power for power in powers], [f"$2^{{{power}}}$" for power in powers])
         axis.minorticks_off()

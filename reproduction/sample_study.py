@@ -62,15 +62,15 @@ class Study:
         with wide_jax(), one_blas_thread():
             fresh = self.target("mixture", 1)
             guess = design(self.problem, self.start, fresh, "guess", 4096)(self.problem.gram(self.start)).log_sigma
-            asked = self.target(estimator, samples)
+            target = self.target(estimator, samples)
             try:
-                level = design(self.problem, self.start, asked, "study", samples, guess, approach=False)
-                found = descend(
+                level = design(self.problem, self.start, target, "study", samples, guess, approach=False)
+                optimum = descend(
                     lambda parameters: self.problem.value_and_gradient(parameters, level),
                     self.start,
                     ITERATIONS,
                     lambda value: None,
                 )
-                return math.exp(judge(self.problem, found, fresh, "study", 1 << 15))
+                return math.exp(judge(self.problem, optimum, fresh, "study", 1 << 15))
             except GaltonError:
                 return None

@@ -18,7 +18,7 @@ def probability_rows(maker: Maker, rounds: int = ROUNDS, batches: Sequence[int] 
     """Rows by batches per epoch, with the best number of bands for each."""
     hints: dict[str, int] = {}
     rows: list[Row] = []
-    for bins in maker.each("sampling-probability", batches):
+    for bins in maker.tracked("sampling-probability", batches):
         at = Question(POISSON, "", bins, rounds // bins, EPSILON)
         hints = {name: min(hint, bins) for name, hint in hints.items()}
         rows += rows_of(best_of_each(maker, at, hints))
@@ -26,9 +26,9 @@ def probability_rows(maker: Maker, rounds: int = ROUNDS, batches: Sequence[int] 
 
 
 def _text(rows: Rows) -> str:
-    found, improvement = by_series(rows, "rmse", "bins"), by_series(rows, "improvement", "bins")
-    balls, poisson = found[BALLED], found[SAMPLED]
-    closest = max(balls[one] / poisson[one] for one in balls)
+    errors, improvement = by_series(rows, "rmse", "bins"), by_series(rows, "improvement", "bins")
+    balls, poisson = errors[BALLED], errors[SAMPLED]
+    closest = max(balls[bins] / poisson[bins] for bins in balls)
     most = max(balls)
     ahead = [bins for bins in balls if balls[bins] < poisson[bins]]
     return (

@@ -63,12 +63,12 @@ def best_banded(maker: Maker, method: str, at: Question, most: int, hint: int) -
       hint: where the search for the number begins, the choice at a nearby epsilon.
     """
 
-    def asked(method: str, bands: int) -> Question:
+    def question(method: str, bands: int) -> Question:
         return Question(method, f"bandmf:{bands}", at.bins, at.epochs, at.epsilon, at.delta)
 
     judge = ESTIMATE if method == BALLS else method
-    chosen = best_bands(lambda bands: maker.point(asked(judge, bands)).rmse, most, hint)
-    return maker.point(asked(method, chosen))
+    chosen = best_bands(lambda bands: maker.point(question(judge, bands)).rmse, most, hint)
+    return maker.point(question(method, chosen))
 
 
 def best_of_each(maker: Maker, at: Question, hints: dict[str, int]) -> dict[str, Point]:

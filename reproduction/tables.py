@@ -35,20 +35,20 @@ def cell(series: str, epsilon: float, bands: int | None, estimate: bool = False)
 def _sigma_rows(maker: Maker) -> list[Row]:
     rows: list[Row] = []
     cells = [(series, index) for series in PAPER_MULTIPLIERS for index in range(len(EPSILONS))]
-    for series, index in maker.each("sigma-table", cells):
+    for series, index in maker.tracked("sigma-table", cells):
         bands = PAPER_BANDS[series][index] if series in PAPER_BANDS else None
-        found = maker.point(cell(series, EPSILONS[index], bands))
+        point = maker.point(cell(series, EPSILONS[index], bands))
         published = PAPER_MULTIPLIERS[series][index]
         rows.append(
             {
                 "series": series,
                 "epsilon": EPSILONS[index],
                 "bands": bands,
-                "multiplier": found.noise_multiplier,
+                "multiplier": point.noise_multiplier,
                 "paper": published,
-                "ratio": found.noise_multiplier / published,
-                "rmse": found.rmse,
-                "rmse_with_paper_multiplier": found.rmse / found.noise_multiplier * published,
+                "ratio": point.noise_multiplier / published,
+                "rmse": point.rmse,
+                "rmse_with_paper_multiplier": point.rmse / point.noise_multiplier * published,
             }
         )
     return rows
@@ -56,7 +56,7 @@ def _sigma_rows(maker: Maker) -> list[Row]:
 
 def worst_ratios(rows: Rows) -> dict[str, float]:
     """Returns how far multipliers are from the paper's, at most, by series."""
-    return {name: max(abs(one - 1) for one in curve.values()) for name, curve in by_series(rows, "ratio").items()}
+    return {name: max(abs(ratio - 1) for ratio in curve.values()) for name, curve in by_series(rows, "ratio").items()}
 
 
 def _sigma_text(rows: Rows) -> str:
@@ -85,7 +85,7 @@ def _draw_sigma(rows: Rows) -> Any:
 def _bands_rows(maker: Maker) -> list[Row]:
     rows: list[Row] = []
     cells = [(series, index) for series in PAPER_BANDS for index in range(len(EPSILONS))]
-    for series, index in maker.each("bands-table", cells):
+    for series, index in maker.tracked("bands-table", cells):
         errors = {bands: maker.point(cell(series, EPSILONS[index], bands, estimate=True)).rmse for bands in _POWERS}
         best, published = min(errors, key=lambda bands: errors[bands]), PAPER_BANDS[series][index]
         rows.append(
@@ -121,7 +121,7 @@ def _draw_bands(rows: Rows) -> Any:
         look = drawing.style(name) | {"linestyle": "none", "markersize": 13, "markerfacecolor": "none"}
         axis.plot(list(curve), list(curve.values()), label=f"{name}, the paper's", **look)
     axis.set_yscale("log", base=2)
-    axis.set_yticks(_POWERS, [str(one) for one in _POWERS])
+    axis.set_yticks(_POWERS, [str(power) for power in _POWERS])
     axis.minorticks_off()
     axis.set(xlabel="epsilon", ylabel="best number of bands")
     axis.legend()

@@ -62,8 +62,10 @@ def paper_method(bins: int, epochs: int, seed: int = 1) -> dict[str, Any]:
         start = blt_starts(BltFamily(rounds, 4), bins)[0]
         reached = gradient_descent(problem, start, target("mixture", 512), STEPS, History())
         strategy = problem.family.strategy(reached)
-        found = calibrate(dominating_pair(strategy, bins), EPSILON, DELTA, options=Options(seed=seed), tau=DEFAULT_TAU)
-        row["paper_rmse"] = found.noise_multiplier * strategy.sensitivity(bins) * strategy.rmse()
+        calibration = calibrate(
+            dominating_pair(strategy, bins), EPSILON, DELTA, options=Options(seed=seed), tau=DEFAULT_TAU
+        )
+        row["paper_rmse"] = calibration.noise_multiplier * strategy.sensitivity(bins) * strategy.rmse()
         for samples, seconds in PAPER.items():
             gradient_descent(problem, reached, target("plain", 1024), 1, History())  # compiles
             begun, iterations = time.perf_counter(), 1 if samples > 1 << 17 else 2
@@ -80,11 +82,11 @@ def our_method(bins: int, epochs: int, seed: int = 1) -> dict[str, Any]:
     words = ["optimize", "blt:4", "--bins", str(bins), "--epochs", str(epochs), "--epsilon", str(EPSILON)]
     words += ["--delta", str(DELTA), "--seed", str(seed), "--json"]
     run = [sys.executable, "-c", "from galton.cli import main; main()", *words]
-    done = subprocess.run(run, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise GaltonError(f"timing: galton {' '.join(words)} failed ({done.stderr.strip()[-200:]})")
-    found = json.loads(done.stdout)
-    return {"seconds": found["seconds"], "rmse": found["rmse"]}
+    process = subprocess.run(run, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise GaltonError(f"timing: galton {' '.join(words)} failed ({process.stderr.strip()[-200:]})")
+    result = json.loads(process.stdout)
+    return {"seconds": result["seconds"], "rmse": result["rmse"]}
 
 
 def timing_rows(
@@ -94,18 +96,18 @@ def timing_rows(
     measured, when = _benchmarked(known)
     cells = [(bins, passes) for bins in batches for passes in epochs]
     rows: list[Row] = []
-    for bins, passes in maker.each("timing", cells):
-        found = measured.get((bins, passes)) or maker.kept(
+    for bins, passes in maker.tracked("timing", cells):
+        timing = measured.get((bins, passes)) or maker.cached(
             {"what": "timing", "bins": bins, "epochs": passes},
             lambda: {"ours": our_method(bins, passes, maker.seed)} | paper_method(bins, passes, maker.seed),  # noqa: B023
             __name__,
         )
         row: Row = {"bins": bins, "epochs": passes}
-        row |= {"our_seconds": found["ours"]["seconds"], "our_rmse": found["ours"]["rmse"]}
-        row |= {"rmse_of_300_steps": found["paper_rmse"]}
+        row |= {"our_seconds": timing["ours"]["seconds"], "our_rmse": timing["ours"]["rmse"]}
+        row |= {"rmse_of_300_steps": timing["paper_rmse"]}
         for samples in PAPER:
-            row[f"seconds_{samples}"] = found[str(samples)]["seconds_300_extrapolated"]
-            row[f"v100_{samples}"] = found[str(samples)]["paper_v100"]
+            row[f"seconds_{samples}"] = timing[str(samples)]["seconds_300_extrapolated"]
+            row[f"v100_{samples}"] = timing[str(samples)]["paper_v100"]
         rows.append(row | {"measured": f"benchmark of {when}" if (bins, passes) in measured else "this run"})
     return rows
 
@@ -113,8 +115,8 @@ def timing_rows(
 def _benchmarked(path: Path) -> tuple[dict[tuple[int, int], Json], str]:
     """Rows of the benchmark by (bins, epochs), and their date; none if there is no such file."""
     try:
-        found = files.read_json(path)
-        return {(row["bins"], row["epochs"]): row for row in found["rows"]}, str(found["date"])
+        benchmark = files.read_json(path)
+        return {(row["bins"], row["epochs"]): row for row in benchmark["rows"]}, str(benchmark["date"])
     except (GaltonError, KeyError, TypeError):
         return {}, ""
 

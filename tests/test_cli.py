@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -14,11 +15,31 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from galton import cli
+from galton import accounting, cli
+from galton.accountants import ACCOUNTANTS
+from galton.accounting import Options
+from galton.accounting.options import SEQUENCE
+from galton.audit import audit
+from galton.batching import PLANNED
+from galton.bounds import BOUNDS
+from galton.cli.app import app
+from galton.cli.optimization import AMPLIFIED
+from galton.cli.options import listed
+from galton.comparison import compare
 from galton.gaussian import gaussian_epsilon, gaussian_mu
+from galton.guarantee import Adjacency
+from galton.optimization import optimize
+from galton.optimization.amplified import METHODS
+from galton.optimization.noise_level import ESTIMATORS
+from galton.optimization.problem import OBJECTIVES
+from galton.optimization.unamplified import PARTICIPATIONS
+from galton.plan import make_plan
+from galton.plots import FORMATS
+from galton.sampling.choice import SAMPLERS
 from galton.strategies import Blt, Dense, Scaled, Toeplitz, save_strategy, square_root
 from tests.truth import gaussian
 
@@ -396,6 +417,94 @@ def test_square_root_is_what_the_spec_says(tmp_path: Path) -> None:
         for spec in ("sqrt:5", str(tmp_path / "column.npy"), str(tmp_path / "dense.npy"))
     ]
     assert found[0] == found[1] == pytest.approx(found[2], rel=1e-4)
+
+
+SHORT_PLAN = ["plan", "--epochs", "1", "--epsilon", "4", "--delta", "1e-3", "--seed", "1"]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_plan_of_few_rounds_has_fewer_buffers_by_default(rounds: int, tmp_path: Path) -> None:
+    words = ["--examples", "60", "--batch-size", str(60 / rounds), "--output", str(tmp_path / "plan")]
+    result = galton(*SHORT_PLAN, *words, "--json")
+    assert result.code == 0, result.err
+    assert read(result)["strategy"]["spec"] == f"blt:{rounds}+scale"
+
+
+def test_a_plan_says_which_batch_size_it_uses(tmp_path: Path) -> None:
+    words = [*SHORT_PLAN, "--examples", "2000", "--strategy", "sqrt:2"]
+    rounded = galton(*words, "--batch-size", "300", "--output", str(tmp_path / "rounded"))
+    assert "285.714 on average, not 300: 2000 examples make 7 batches per epoch" in " ".join(rounded.out.split())
+    whole = galton(*words, "--batch-size", "250", "--output", str(tmp_path / "whole"))
+    assert whole.code == 0
+    assert "on average" not in whole.out
+
+
+def parameters(command: str) -> dict[str, Any]:
+    """The options and arguments of a command, by their names in Python."""
+    galton("--help")  # imports the commands
+    group: Any = typer.main.get_command(app)
+    return {parameter.name: parameter for parameter in group.commands[command].params}
+
+
+ALLOWED = {
+    ("plan", "batching"): tuple(PLANNED),
+    ("plan", "accountant"): tuple(ACCOUNTANTS),
+    ("plan", "adjacency"): Adjacency.names(),
+    ("delta", "sampler"): SAMPLERS,
+    ("delta", "bound"): (SEQUENCE, *BOUNDS),
+    ("optimize", "objective"): OBJECTIVES,
+    ("optimize", "method"): METHODS,
+    ("optimize", "estimator"): ESTIMATORS,
+    ("optimize", "participation"): (AMPLIFIED, *PARTICIPATIONS),
+    ("optimize", "plot"): FORMATS,
+}
+
+
+@pytest.mark.parametrize(("command", "option"), ALLOWED)
+def test_help_lists_the_values_that_are_allowed(command: str, option: str) -> None:
+    assert listed(ALLOWED[command, option]) in parameters(command)[option].help
+
+
+def python_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "calibrate": accounting.calibrate,
+    "certify": accounting.certify,
+    "optimize": optimize,
+    "compare": compare,
+    "plan": make_plan,
+    "audit": audit,
+}
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_defaults_are_those_of_python(command: str) -> None:
+    known = python_defaults(Options) | python_defaults(FUNCTIONS[command]) | {"workload": "prefix"}
+    options = {name: option.default for name, option in parameters(command).items() if not option.required}
+    shared = [name for name in options if known.get(name, inspect.Parameter.empty) is not inspect.Parameter.empty]
+    assert len(shared) > 2
+    assert {name: options[name] for name in shared} == {name: known[name] for name in shared}
+
+
+def test_a_profile_has_as_many_points_as_in_python() -> None:
+    option = parameters("profile")["points"]
+    assert option.default is None
+    assert option.show_default == str(python_defaults(accounting.profile)["points"])
+
+
+def test_every_option_says_what_its_default_is() -> None:
+    """Flags are off, compare needs some options unless it lists, and the others show a value or say it in words."""
+    galton("--help")
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        for option in command.params:
+            assert option.help.endswith("."), (name, option.name)
+            if option.required or getattr(option, "is_flag", False) or "unless --list" in option.help:
+                continue
+            assert option.show_default, (name, option.name)
+            assert isinstance(option.show_default, str) or option.default not in (None, ""), (name, option.name)
 
 
 COMPARED = ["compare", "--bins", "8", "--epochs", "2", "--epsilon", "1,4", "--delta", "1e-5"]

@@ -155,6 +155,7 @@ CASES: list[Case] = [
         ("--examples", "0", "--examples = 0: must be at least 1"),
         ("--batch-size", "0", "--batch-size = 0.0: must be greater than 0"),
         ("--batch-size", "200", "--batch-size = 200.0: must be at most the number of examples"),
+        ("--batch-size", "65", "--batch-size = 65.0: must be at most the number of examples, 64"),
         ("--epochs", "0", "--epochs = 0: must be at least 1"),
         ("--output", "{plan}", "{plan}: is there already"),
         ("--strategy", "x", "--strategy = 'x': must be identity, sqrt[:W]"),
@@ -227,6 +228,28 @@ def test_a_wrong_option_is_named_as_typed(
     command: str, option: str, value: str, message: str, places: dict[str, str]
 ) -> None:
     check_refused([*COMMANDS[command], option, value], message, places)
+
+
+NOT_TYPED: list[tuple[list[str], str]] = [
+    (
+        ["--examples", "3000000", "--batch-size", "1", "--strategy", "blt:4"],
+        "--batch-size = 1.0: makes 3000000 batches per epoch, a number that must be at most 20000",
+    ),
+    (
+        ["--examples", "2053", "--batch-size", "1"],
+        "--batch-size = 1.0: makes 2053 batches per epoch, a number that has no divisor that leaves 64 to 1024 modes;",
+    ),
+    (
+        ["--batching", "cyclic-poisson", "--strategy", "sqrt"],
+        "--strategy = 'sqrt': has 32 bands, too many for cyclic-poisson batches with 8 batches per epoch",
+    ),
+]
+"""Options of a plan that are wrong together: the error names one that was typed, not what follows from it."""
+
+
+@pytest.mark.parametrize(("words", "message"), NOT_TYPED, ids=["too many bins", "no divisor", "too many bands"])
+def test_a_plan_blames_what_was_typed(words: list[str], message: str, places: dict[str, str]) -> None:
+    check_refused([*COMMANDS["plan"], *words], message, places)
 
 
 @pytest.mark.parametrize(("words", "message"), POSITIONAL, ids=lambda value: " ".join(value)[:30])

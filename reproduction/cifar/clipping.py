@@ -43,7 +43,7 @@ class _Dense:
         self._inputs, self._reaching = inputs, reaching
         self.square_norm = (jnp.square(inputs).sum(axis=1) + 1) * jnp.square(reaching).sum(axis=1)
 
-    def kept(self, weight: jax.Array, usable: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def weighted_factors(self, weight: jax.Array, usable: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns inputs and weighted gradients of the examples, zeros for those that are not usable."""
         inputs = jnp.where(usable[:, None], self._inputs, 0)
         return inputs, jnp.where(usable[:, None], self._reaching, 0) * weight[:, None]
@@ -51,7 +51,7 @@ class _Dense:
     @staticmethod
     def total(inputs: jax.Array, reaching: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns the weighted sums over examples from what was kept of all of them."""
-        inputs, reaching = (one.reshape(-1, one.shape[-1]) for one in (inputs, reaching))
+        inputs, reaching = (part.reshape(-1, part.shape[-1]) for part in (inputs, reaching))
         return jnp.matmul(inputs.T, reaching, precision=FULL), reaching.sum(axis=0)
 
 
@@ -93,12 +93,13 @@ def clipped_sum(network: Network, clip_norm: float) -> ClippedSum:
         reaching, inputs = jax.grad(losses, has_aux=True)(network.taps(images.shape[0]))
         convolutions = {n: _Convolution(inputs[n], reached) for n, reached in reaching.items() if reached.ndim > 2}
         dense = {n: _Dense(inputs[n], reached) for n, reached in reaching.items() if reached.ndim == 2}
-        squares = [one.square_norm for one in convolutions.values()] + [one.square_norm for one in dense.values()]
+        squares = [layer.square_norm for layer in convolutions.values()]
+        squares += [layer.square_norm for layer in dense.values()]
         norm = jnp.sqrt(sum(squares))
         usable = mask & jnp.isfinite(norm)
         weight = jnp.where(usable, jnp.where(norm > limit, limit / norm, 1.0), 0.0)
-        sums = {name: one.weighted(weight, usable) for name, one in convolutions.items()}
-        return sums, {name: one.kept(weight, usable) for name, one in dense.items()}
+        sums = {name: layer.weighted(weight, usable) for name, layer in convolutions.items()}
+        return sums, {name: layer.weighted_factors(weight, usable) for name, layer in dense.items()}
 
     def total(params: Params, batch: tuple[jax.Array, jax.Array], mask: jax.Array) -> Params:
         images, labels, present = in_micro_batches((*batch, mask), at_once(network))
@@ -106,18 +107,18 @@ def clipped_sum(network: Network, clip_norm: float) -> ClippedSum:
         last = jnp.max(jnp.where(present.any(axis=1), jnp.arange(parts), -1))
 
         def add(part: jax.Array, before: tuple[Params, Params]) -> tuple[Params, Params]:
-            sums, kept = together(params, images[part], labels[part], present[part])
-            rows = jax.tree.map(lambda places, found: places.at[part].set(found), before[1], kept)
+            sums, dense_parts = together(params, images[part], labels[part], present[part])
+            rows = jax.tree.map(lambda places, value: places.at[part].set(value), before[1], dense_parts)
             return jax.tree.map(jnp.add, before[0], sums), rows
 
         shapes = jax.eval_shape(together, params, images[0], labels[0], present[0])
-        start = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes[0])
-        places = jax.tree.map(lambda one: jnp.zeros((parts, *one.shape), one.dtype), shapes[1])
-        sums, kept = jax.lax.fori_loop(0, last + 1, add, (start, places))
+        start = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes[0])
+        places = jax.tree.map(lambda shape: jnp.zeros((parts, *shape.shape), shape.dtype), shapes[1])
+        sums, dense_parts = jax.lax.fori_loop(0, last + 1, add, (start, places))
         result: Params = {}
         for name, (kernel, bias) in sums.items():
             result[name], result[f"{name}_bias"] = kernel.T, bias
-        for name, rows in kept.items():
+        for name, rows in dense_parts.items():
             result[name], result[f"{name}_bias"] = _Dense.total(*rows)
         return result
 

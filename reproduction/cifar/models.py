@@ -57,9 +57,9 @@ class Network:
     def _layers(self) -> dict[str, tuple[int, int]]:
         """Inputs and outputs of every layer; those of a convolution count the places of its kernel."""
         layers, channels, side = {}, CHANNELS, SIDE
-        for index, one in enumerate(self.convolutions):
-            layers[f"conv{index}"] = (KERNEL**2 * channels, one.channels)
-            channels, side = one.channels, side // one.stride // (2 if one.pooled else 1)
+        for index, convolution in enumerate(self.convolutions):
+            layers[f"conv{index}"] = (KERNEL**2 * channels, convolution.channels)
+            channels, side = convolution.channels, side // convolution.stride // (2 if convolution.pooled else 1)
         return layers | {"dense": (side * side * channels, self.dense), "classes": (self.dense, CLASSES)}
 
     @property
@@ -93,9 +93,9 @@ class Network:
             return outputs if taps is None else outputs + taps[name]
 
         x = images.astype(jnp.float32) / 127.5 - 1
-        for index, one in enumerate(self.convolutions):
-            x = layer(f"conv{index}", _patches(x, one.stride))
-            x = jnp.tanh(_pooled(x) if one.pooled else x)  # pooled first: the order matters for the time only
+        for index, convolution in enumerate(self.convolutions):
+            x = layer(f"conv{index}", _patches(x, convolution.stride))
+            x = jnp.tanh(_pooled(x) if convolution.pooled else x)  # pooled first: the order matters for the time only
         x = jnp.tanh(layer("dense", x.reshape(x.shape[0], -1)))
         return layer("classes", x), inputs
 
@@ -115,7 +115,8 @@ class Network:
 _VGG = tuple(Convolution(channels, pooled=pooled) for channels in (32, 64, 128) for pooled in (False, True))
 _CNN = (Convolution(16, stride=2), Convolution(32, pooled=True))
 NETWORKS = {
-    one.name: one for one in (Network("vgg", _VGG, dense=128, at_once=4), Network("cnn", _CNN, dense=256, at_once=10))
+    network.name: network
+    for network in (Network("vgg", _VGG, dense=128, at_once=4), Network("cnn", _CNN, dense=256, at_once=10))
 }
 """vgg is the paper's; cnn is for quick runs, more than ten times as fast."""
 

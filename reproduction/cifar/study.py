@@ -117,8 +117,8 @@ class Runner:
         """Returns a trial that was finished before, or is finished now."""
         network, trial = find_network(model), Trial(model, method.name, float(epsilon), float(rate), number)
         plan = self._plan(method, epsilon)
-        found = self.place.find(trial, network, setup_of(network, plan, self.setting))
-        return found or run_trial(trial, network, method, plan, self.data, self.setting, self.place, self.progress)
+        finished = self.place.find(trial, network, setup_of(network, plan, self.setting))
+        return finished or run_trial(trial, network, method, plan, self.data, self.setting, self.place, self.progress)
 
     def _plan(self, method: Method, epsilon: float) -> Plan:
         if (method, epsilon) not in self._plans:

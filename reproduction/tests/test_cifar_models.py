@@ -52,13 +52,13 @@ def test_the_forward_pass_is_that_of_a_plain_implementation(network: Network) ->
     images, _ = batch(3)
     params = network.init(jax.random.key(2))
     x = jnp.asarray(images, jnp.float32) / 127.5 - 1
-    for index, one in enumerate(network.convolutions):
-        kernel = params[f"conv{index}"].reshape(3, 3, x.shape[-1], one.channels)
+    for index, convolution in enumerate(network.convolutions):
+        kernel = params[f"conv{index}"].reshape(3, 3, x.shape[-1], convolution.channels)
         sides = ((1, 1), (1, 1))
-        strides = (one.stride, one.stride)
+        strides = (convolution.stride, convolution.stride)
         x = jax.lax.conv_general_dilated(x, kernel, strides, sides, dimension_numbers=("NHWC", "HWIO", "NHWC"))
         x = jnp.tanh(x + params[f"conv{index}_bias"])
-        if one.pooled:
+        if convolution.pooled:
             x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     x = jnp.tanh(x.reshape(3, -1) @ params["dense"] + params["dense_bias"])
     expected = x @ params["classes"] + params["classes_bias"]
@@ -73,10 +73,10 @@ def test_clipped_sums_are_those_of_the_general_method(name: str, clip_norm: floa
     images, labels = batch(7)
     params = network.init(jax.random.key(3))
     mask = np.array([True, False, True, True, True, False, False])
-    found = jax.jit(clipped_sum(replace(network, at_once=3), clip_norm))(params, (images, labels), mask)
+    sums = jax.jit(clipped_sum(replace(network, at_once=3), clip_norm))(params, (images, labels), mask)
     expected = jax.jit(general_sum(network.loss, clip_norm))(params, (images, labels), mask)
     for layer, part in expected.items():
-        np.testing.assert_allclose(found[layer], part, rtol=1e-4, atol=1e-6 * norm(expected), err_msg=layer)
+        np.testing.assert_allclose(sums[layer], part, rtol=1e-4, atol=1e-6 * norm(expected), err_msg=layer)
 
 
 def test_no_example_contributes_more_than_the_clip_norm() -> None:
@@ -84,8 +84,8 @@ def test_no_example_contributes_more_than_the_clip_norm() -> None:
     params = jax.tree.map(lambda part: 3 * part, network.init(jax.random.key(4)))
     total = jax.jit(clipped_sum(network, 0.5))
     for seed in range(5):
-        found = norm(total(params, batch(1, seed), np.array([True])))
-        assert 0.4999 < found <= 0.5
+        length = norm(total(params, batch(1, seed), np.array([True])))
+        assert 0.4999 < length <= 0.5
 
 
 def test_an_empty_batch_gives_zero_and_so_does_a_gradient_that_is_not_finite() -> None:
@@ -105,7 +105,7 @@ def test_an_example_without_a_finite_gradient_does_not_touch_the_others() -> Non
     images = images.astype(np.float32)
     expected = total(params, (images, labels), np.array([True, True, False, True]))
     images[2, 5, 5, 0] = np.nan
-    found = total(params, (images, labels), np.ones(4, bool))
+    sums = total(params, (images, labels), np.ones(4, bool))
     assert norm(expected) > 0.1
     for name, part in expected.items():
-        np.testing.assert_array_equal(found[name], part, err_msg=name)
+        np.testing.assert_array_equal(sums[name], part, err_msg=name)

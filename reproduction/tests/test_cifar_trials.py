@@ -117,7 +117,7 @@ def test_a_process_that_is_killed_loses_nothing(data: Cifar, tmp_path: Path) -> 
     Runner(data, where, TINY).run(wish("unamplified"))
     shutil.copytree(where.plans, whole.plans)
     Runner(data, whole, TINY).run(wish("unamplified"))
-    first, second = (json.loads(one.file(trial).read_text()) for one in (where, whole))
+    first, second = (json.loads(location.file(trial).read_text()) for location in (where, whole))
     assert first["record"]["resumptions"] == 2
     for name in ("accuracy", "loss", "train_accuracy", "curve", "setup"):
         assert first[name] == second[name], name
@@ -126,13 +126,13 @@ def test_a_process_that_is_killed_loses_nothing(data: Cifar, tmp_path: Path) -> 
 def test_a_finished_run_leaves_its_record_and_no_secret(data: Cifar, finished: Path) -> None:
     where = place(finished)
     assert list(where.runs.iterdir()) == []
-    (found,) = where.all()
+    (trial,) = where.all()
     plan = load_plan(where.plans / "unamplified-epsilon4")
-    assert found["setup"]["plan"] == found["record"]["plan"] == plan.digest
-    assert "signature" not in found["record"]
-    assert found["guarantee"] == {"epsilon": 4.0, "delta": 1e-3, "adjacency": "zero-out"}
+    assert trial["setup"]["plan"] == trial["record"]["plan"] == plan.digest
+    assert "signature" not in trial["record"]
+    assert trial["guarantee"] == {"epsilon": 4.0, "delta": 1e-3, "adjacency": "zero-out"}
     before = where.file(Trial("cnn", "unamplified", 4.0, 0.1, 1)).stat().st_mtime_ns
-    left = where.folder(Trial("cnn", "unamplified", 4.0, 0.1, 1), NETWORKS["cnn"], found["setup"])
+    left = where.folder(Trial("cnn", "unamplified", 4.0, 0.1, 1), NETWORKS["cnn"], trial["setup"])
     left.mkdir()  # as if it had been killed while the run was deleted
     Runner(data, where, TINY).run(wish("unamplified"))  # nothing is missing
     assert not left.exists()
@@ -146,8 +146,8 @@ def test_training_learns_what_can_be_learnt(tmp_path: Path) -> None:
     setting = Setting(batch_size=40, epochs=5, delta=1e-3)
     where = place(tmp_path)
     Runner(data, where, setting).run(Wish("cnn", [METHODS["unamplified"]], (30.0,), 1, (0.1,)))
-    (found,) = where.all()
-    assert found["accuracy"] > 0.9
+    (trial,) = where.all()
+    assert trial["accuracy"] > 0.9
 
 
 @SLOW
@@ -156,12 +156,12 @@ def test_the_best_rate_is_chosen_by_training_accuracy_and_gets_the_other_trials(
     Runner(data, where, TINY).run(wish("unamplified", trials=2, rates=(0.1, 1e-9)))
     trials = list(where.all())
     assert len(trials) == 3
-    first = {one["rate"]: one["train_accuracy"] for one in trials if one["trial"] == 1}
+    first = {trial["rate"]: trial["train_accuracy"] for trial in trials if trial["trial"] == 1}
     best = max(first, key=lambda rate: first[rate])
-    assert [one["rate"] for one in trials if one["trial"] == 2] == [best] == [best_rate(trials)]
+    assert [trial["rate"] for trial in trials if trial["trial"] == 2] == [best] == [best_rate(trials)]
     result, paths = write_table(STUDIES["cifar"], where, tmp_path / "results")
     (row,) = read_rows(tmp_path / "results" / "cifar.csv", result.columns)
-    chosen = [100 * one["accuracy"] for one in trials if one["rate"] == best]
+    chosen = [100 * trial["accuracy"] for trial in trials if trial["rate"] == best]
     assert row["accuracy"] == pytest.approx(np.mean(chosen))
     assert (row["trials"], row["rate"]) == (2, best)
     assert {path.name for path in paths} == {f"cifar.{ending}" for ending in ("csv", "txt", "png", "pdf", "json")}
@@ -170,9 +170,9 @@ def test_the_best_rate_is_chosen_by_training_accuracy_and_gets_the_other_trials(
 
 def test_a_method_with_the_rate_of_another_is_shown_at_that_rate() -> None:
     """Even if it does better at another, and not at all before it has a run there."""
-    done = [trial("blt", 0.1, 0.5), trial("blt", 0.2, 0.4), trial("cut-balls-in-bins", 0.2, 0.6)]
-    assert rows_of(done, PRACTICAL) == []
-    (row,) = rows_of([*done, trial("cut-balls-in-bins", 0.1, 0.3)], PRACTICAL)
+    finished = [trial("blt", 0.1, 0.5), trial("blt", 0.2, 0.4), trial("cut-balls-in-bins", 0.2, 0.6)]
+    assert rows_of(finished, PRACTICAL) == []
+    (row,) = rows_of([*finished, trial("cut-balls-in-bins", 0.1, 0.3)], PRACTICAL)
     assert (row["rate"], row["accuracy"], row["rates_tried"]) == (0.1, 30.0, "0.1 0.2")
 
 
@@ -228,13 +228,13 @@ def test_the_practical_study_trains_on_batches_that_are_cut(data: Cifar, tmp_pat
     assert shuffled.noise_multiplier == pytest.approx(cut.noise_multiplier, rel=1e-6)
     assert shuffled.noise_multiplier >= cut.noise_multiplier * (1 - 1e-9)
     assert shuffled.guarantee.epsilon > 4
-    found = {one["method"]: one for one in where.all()}
-    assert found["shuffling"]["guarantee"]["epsilon"] == shuffled.guarantee.epsilon
-    assert set(found) == {"cut-balls-in-bins", "shuffling"}, "there is no rate to choose"
+    trials = {trial["method"]: trial for trial in where.all()}
+    assert trials["shuffling"]["guarantee"]["epsilon"] == shuffled.guarantee.epsilon
+    assert set(trials) == {"cut-balls-in-bins", "shuffling"}, "there is no rate to choose"
     result, _ = write_table(STUDIES["cifar-practical"], where, tmp_path / "results")
     assert [row["series"] for row in result.rows] == [PRACTICAL[n].words for n in ("cut-balls-in-bins", "shuffling")]
     Runner(data, where, TINY).run(wish("cut-balls-in-bins", rates=(0.1, 1e-9)))
-    tried = {(one["method"], one["rate"]) for one in where.all()}
+    tried = {(trial["method"], trial["rate"]) for trial in where.all()}
     assert {("blt", 0.1), ("blt", 1e-9)} <= tried, "the rate is chosen for the method whose C it is"
 
 
@@ -270,7 +270,7 @@ def test_the_other_trials_are_at_a_rate_that_was_asked_for(data: Cifar, tmp_path
     where = place(tmp_path)
     Runner(data, where, TINY).run(wish("unamplified"))
     Runner(data, where, TINY).run(wish("unamplified", trials=2, rates=(1e-9,)))
-    assert sorted((one["rate"], one["trial"]) for one in where.all()) == [(1e-9, 1), (1e-9, 2), (0.1, 1)]
+    assert sorted((trial["rate"], trial["trial"]) for trial in where.all()) == [(1e-9, 1), (1e-9, 2), (0.1, 1)]
 
 
 def test_default_rates_are_three_and_grow_with_epsilon_to_a_limit() -> None:
@@ -283,7 +283,7 @@ def test_default_rates_are_three_and_grow_with_epsilon_to_a_limit() -> None:
 
 def test_methods_are_found_by_name() -> None:
     assert find_methods("all", METHODS) == list(METHODS.values())
-    assert [one.name for one in find_methods("blt,toeplitz,blt", METHODS)] == ["blt", "toeplitz"]
+    assert [method.name for method in find_methods("blt,toeplitz,blt", METHODS)] == ["blt", "toeplitz"]
     for wrong in ("blt,other", "all,blt", ""):
         with pytest.raises(InvalidArgument, match="method"):
             find_methods(wrong, METHODS)
@@ -309,19 +309,19 @@ def test_methods_are_found_by_name() -> None:
     ],
 )
 def test_wrong_words_are_named_in_one_line(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
-    found = command(*arguments, "--data", str(tmp_path / "nothing"), "-o", str(tmp_path / "results"))
+    result = command(*arguments, "--data", str(tmp_path / "nothing"), "-o", str(tmp_path / "results"))
     if arguments[0] == "dpsgd":
-        found = command(*arguments, "-o", str(tmp_path / "results"))
-    assert (found.code, found.out) == (2, "")
-    assert named in found.err
-    assert found.err.count("\n") == 1
+        result = command(*arguments, "-o", str(tmp_path / "results"))
+    assert (result.code, result.out) == (2, "")
+    assert named in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_without_a_trial_no_table_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "cifar.csv").write_text("mine")
-    found = command("cifar", "--redraw", "-o", str(tmp_path))
-    assert (found.code, found.out) == (2, "")
-    assert "no finished trial" in found.err
+    result = command("cifar", "--redraw", "-o", str(tmp_path))
+    assert (result.code, result.out) == (2, "")
+    assert "no finished trial" in result.err
     assert (tmp_path / "cifar.csv").read_text() == "mine"
 
 
@@ -379,6 +379,6 @@ def test_the_text_says_where_an_epsilon_is_not_guaranteed() -> None:
 
 def test_a_table_can_be_drawn_again_without_the_data(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "results", tmp_path / "results")
-    found = command("cifar", "--redraw", "--json", "-o", str(tmp_path / "results"))
-    assert found.code == 0
-    assert [row["trials"] for row in json.loads(found.out)["rows"]] == [1]
+    result = command("cifar", "--redraw", "--json", "-o", str(tmp_path / "results"))
+    assert result.code == 0
+    assert [row["trials"] for row in json.loads(result.out)["rows"]] == [1]

@@ -10,14 +10,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import galton
 import reproduction
+from galton.cli.options import listed
 from galton.closure import closure
 from reproduction import registry
-from reproduction.command import FOLDER, reproduce
+from reproduction.cifar.experiment import METHODS, PRACTICAL
+from reproduction.cifar.models import NETWORKS
+from reproduction.command import FOLDER, app, reproduce
 from reproduction.points import BALLS, POISSON, UNAMPLIFIED, Maker, Question
 from reproduction.registry import RESULTS
 from reproduction.result import Recipe, Row
@@ -36,9 +41,9 @@ def as_process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_runs_in_any_working_directory(tmp_path: Path) -> None:
-    listed = as_process(tmp_path, "--list", "--json")
-    assert listed.returncode == 0
-    assert set(json.loads(listed.stdout)["results"]) > set(RESULTS)
+    result = as_process(tmp_path, "--list", "--json")
+    assert result.returncode == 0
+    assert set(json.loads(result.stdout)["results"]) > set(RESULTS)
     refused = as_process(tmp_path, "nonsense")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("reproduction: name = 'nonsense'")
@@ -64,17 +69,25 @@ def test_results_go_into_the_checkout_wherever_it_is_run() -> None:
     ids=" ".join,
 )
 def test_bad_words_end_in_one_line(words: list[str], message: str) -> None:
-    done = command(*words)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-    assert done.err.count("\n") == 1
+    result = command(*words)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [["--help"], ["fetch-cifar", "--help"]], ids=" ".join)
 def test_help_says_how_it_is_called(words: list[str]) -> None:
-    done = command(*words)
-    assert done.code == 0
-    assert " ".join(["python -m reproduction", *words[:-1]]) in done.out
+    result = command(*words)
+    assert result.code == 0
+    assert " ".join(["python -m reproduction", *words[:-1]]) in result.out
+
+
+def test_help_lists_networks_and_methods() -> None:
+    parameters: list[Any] = typer.main.get_command(app).params
+    texts = {parameter.name: parameter.help for parameter in parameters}
+    assert listed(METHODS) in texts["method"]
+    assert listed(PRACTICAL) in texts["method"]
+    assert listed(NETWORKS) in texts["model"]
 
 
 def test_a_second_run_takes_its_points_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +101,11 @@ def test_a_second_run_takes_its_points_from_the_cache(tmp_path: Path, monkeypatc
     )
     monkeypatch.setattr(registry, "RESULTS", {"small": small})
     monkeypatch.setenv("GALTON_CACHE", str(tmp_path / "cache"))
-    made = []
+    provenances = []
     for turn in ("first", "second"):
         assert command("small", "-o", str(tmp_path / turn)).code == 0
-        made.append(json.loads((tmp_path / turn / "small.json").read_text()))
-    assert [(about["computed"], about["cached"]) for about in made] == [(3, 0), (0, 3)]
+        provenances.append(json.loads((tmp_path / turn / "small.json").read_text()))
+    assert [(about["computed"], about["cached"]) for about in provenances] == [(3, 0), (0, 3)]
     assert (tmp_path / "first" / "small.csv").read_text() == (tmp_path / "second" / "small.csv").read_text()
     assert command("small", "--fresh", "-o", str(tmp_path / "third")).code == 0
     assert json.loads((tmp_path / "third" / "small.json").read_text())["computed"] == 3
@@ -105,9 +118,9 @@ def test_galton_knows_nothing_of_the_reproduction() -> None:
     for path in PACKAGES["galton"].rglob("*.py"):
         assert not re.search(r"^\s*(from|import) reproduction\b", path.read_text(), re.MULTILINE), path
     for word in ("paper", "fetch-cifar"):
-        done = galton_command(word)
-        assert (done.code, done.out) == (2, "")
-        assert word in done.err
+        result = galton_command(word)
+        assert (result.code, result.out) == (2, "")
+        assert word in result.err
 
 
 def test_nothing_imports_through_the_table_of_public_names() -> None:

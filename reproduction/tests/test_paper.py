@@ -98,16 +98,16 @@ def pretender(tmp_path: Path) -> Pretender:
 
 
 def test_a_certified_point_amplifies_and_is_computed_once(maker: Maker) -> None:
-    found = maker.point(SMALL)
-    assert found.delta_upper is not None
-    assert found.delta_upper <= DELTA
-    assert found.samples
-    assert found.rmse < maker.point(replace(SMALL, method=UNAMPLIFIED)).rmse
+    point = maker.point(SMALL)
+    assert point.delta_upper is not None
+    assert point.delta_upper <= DELTA
+    assert point.samples
+    assert point.rmse < maker.point(replace(SMALL, method=UNAMPLIFIED)).rmse
     assert maker.tally == {"computed": 2}
-    assert maker.point(SMALL) is found
+    assert maker.point(SMALL) is point
     other = Maker(maker.cache)
     again = other.point(SMALL)
-    assert (again.rmse, again.delta_upper) == (found.rmse, found.delta_upper)
+    assert (again.rmse, again.delta_upper) == (point.rmse, point.delta_upper)
     assert other.tally == {"cached": 1}
 
 
@@ -137,8 +137,8 @@ class Optimiser:
         if family.endswith("+scale"):
             strategy = Scaled(strategy, np.ones(rounds))
         calibration = type("Calibration", (), {"check": type("Check", (), {"upper": 9e-6, "samples": 1})})
-        found = {"strategy": strategy, "noise_multiplier": 1.0, "calibration": calibration}
-        return type("Optimized", (), found | {"interrupted": self.interrupted})
+        fields = {"strategy": strategy, "noise_multiplier": 1.0, "calibration": calibration}
+        return type("Optimized", (), fields | {"interrupted": self.interrupted})
 
 
 def test_a_search_starts_from_the_family_inside(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +176,10 @@ def test_wrong_questions_are_refused(maker: Maker, method: str, strategy: str) -
 
 
 def test_only_the_chosen_number_of_bands_is_certified(pretender: Pretender) -> None:
-    found = best_banded(pretender, BALLS, Question(POISSON, "", 128, 16, 4.0), 256, 1)
-    assert found.question.bands == 8
-    certified = [question for question in pretender.asked if question.method == BALLS]
-    assert certified == [found.question]
+    best = best_banded(pretender, BALLS, Question(POISSON, "", 128, 16, 4.0), 256, 1)
+    assert best.question.bands == 8
+    certified = [question for question in pretender.points if question.method == BALLS]
+    assert certified == [best.question]
     assert best_banded(pretender, POISSON, Question(POISSON, "", 128, 16, 4.0), 4, 1).question.bands == 4
 
 
@@ -188,16 +188,16 @@ def test_only_the_chosen_number_of_bands_is_certified(pretender: Pretender) -> N
 
 def test_rows_are_relative_to_unamplified_and_poisson() -> None:
     errors = {PLAIN: 8.0, BALLED: 5.0, SAMPLED: 4.0}
-    found = rows_of({name: Point(SMALL, 1.0, rmse, None, None, 0.0) for name, rmse in errors.items()})
-    assert by_series(found, "improvement") == {PLAIN: {2.0: 1.0}, BALLED: {2.0: 1.6}, SAMPLED: {2.0: 2.0}}
-    assert by_series(found, "relative")[BALLED] == {2.0: 1.25}
-    assert found[0]["bands"] == 2
+    rows = rows_of({name: Point(SMALL, 1.0, rmse, None, None, 0.0) for name, rmse in errors.items()})
+    assert by_series(rows, "improvement") == {PLAIN: {2.0: 1.0}, BALLED: {2.0: 1.6}, SAMPLED: {2.0: 2.0}}
+    assert by_series(rows, "relative")[BALLED] == {2.0: 1.25}
+    assert rows[0]["bands"] == 2
 
 
 def test_one_matrix_under_three_analyses(maker: Maker) -> None:
-    found = by_series(matrix_rows(maker, "dpsgd", "identity", 4, 2, (2.0,)), "improvement")
-    assert set(found) == {PLAIN, BALLED, SAMPLED}
-    assert min(found[BALLED][2.0], found[SAMPLED][2.0]) > 1
+    improvements = by_series(matrix_rows(maker, "dpsgd", "identity", 4, 2, (2.0,)), "improvement")
+    assert set(improvements) == {PLAIN, BALLED, SAMPLED}
+    assert min(improvements[BALLED][2.0], improvements[SAMPLED][2.0]) > 1
 
 
 POINTED = (
@@ -238,21 +238,21 @@ def test_figures_share_their_points(pretender: Pretender) -> None:
     RESULTS["best-bands"].rows(after)
     assert not after.tally["computed"]
     RESULTS["optimized"].rows(after)
-    assert after.tally["computed"] == len(set(after.asked) - set(pretender.asked))
-    assert {question for question in pretender.asked if question.epsilon == 4.0} <= set(after.asked)
+    assert after.tally["computed"] == len(set(after.points) - set(pretender.points))
+    assert {question for question in pretender.points if question.epsilon == 4.0} <= set(after.points)
 
 
 def test_the_best_of_ours_is_never_worse_than_any_of_ours(pretender: Pretender) -> None:
-    found = by_series(optimized_rows(pretender), "rmse")
-    best = found.pop(BEST)
-    for name, curve in found.items():
+    errors = by_series(optimized_rows(pretender), "rmse")
+    best = errors.pop(BEST)
+    for name, curve in errors.items():
         if name not in (PLAIN, SAMPLED):
             assert all(best[epsilon] <= rmse for epsilon, rmse in curve.items())
 
 
 def test_other_starts_are_tried_at_the_extremes_only(pretender: Pretender) -> None:
     optimized_rows(pretender)
-    starts = {(question.start, question.epsilon) for question in pretender.asked if question.start}
+    starts = {(question.start, question.epsilon) for question in pretender.points if question.start}
     assert starts == {(SHORT, 0.25), (LONG, 16.0)}
 
 
@@ -260,30 +260,30 @@ def test_the_appendix_shares_its_middle_with_the_main_figure(pretender: Pretende
     appendix_rows(pretender, (16,), (128,), (1.0,))
     main = Pretender(pretender.cache)
     optimized_rows(main, epsilons=(1.0,))
-    shared = {question for question in pretender.asked if question.method == OPTIMIZED}
-    assert shared <= set(main.asked)
+    shared = {question for question in pretender.points if question.method == OPTIMIZED}
+    assert shared <= set(main.points)
 
 
 @pytest.mark.slow
 def test_optimised_points_beat_banded_ones(maker: Maker) -> None:
-    found = by_series(optimized_rows(maker, 4, 4, (4.0,), 4, (4.0,)), "rmse")
-    assert found[BEST][4.0] <= min(found["Toeplitz"][4.0], found[BALLED][4.0]) < found[PLAIN][4.0]
-    assert found["Toeplitz"][4.0] < found["BLT-4"][4.0] * 1.01
+    errors = by_series(optimized_rows(maker, 4, 4, (4.0,), 4, (4.0,)), "rmse")
+    assert errors[BEST][4.0] <= min(errors["Toeplitz"][4.0], errors[BALLED][4.0]) < errors[PLAIN][4.0]
+    assert errors["Toeplitz"][4.0] < errors["BLT-4"][4.0] * 1.01
 
 
 @pytest.mark.parametrize(("series", "index"), CELLS)
 def test_multipliers_of_bandmf_are_the_published_ones(series: str, index: int, maker: Maker) -> None:
     """Source: the paper's table for CIFAR-10. Poisson is a PLD to 0.6%; balls-in-bins theirs and our sampling, 2%."""
-    found = maker.point(cell(series, TABLE_EPSILONS[index], PAPER_BANDS[series][index], estimate=True))
+    point = maker.point(cell(series, TABLE_EPSILONS[index], PAPER_BANDS[series][index], estimate=True))
     tolerance = 0.006 if series == BANDMF_POISSON else 0.02
-    assert found.noise_multiplier == pytest.approx(PAPER_MULTIPLIERS[series][index], rel=tolerance)
+    assert point.noise_multiplier == pytest.approx(PAPER_MULTIPLIERS[series][index], rel=tolerance)
 
 
 @pytest.mark.slow
 def test_bands_are_the_published_ones_or_as_good(maker: Maker) -> None:
-    found = RESULTS["bands-table"].rows(maker)
-    assert len(found) == 10
-    assert all(row["bands"] == row["paper"] or number(row, "excess") < 0.01 for row in found)
+    rows = RESULTS["bands-table"].rows(maker)
+    assert len(rows) == 10
+    assert all(row["bands"] == row["paper"] or number(row, "excess") < 0.01 for row in rows)
 
 
 # Samples and timing
@@ -291,15 +291,15 @@ def test_bands_are_the_published_ones_or_as_good(maker: Maker) -> None:
 
 @pytest.mark.slow
 def test_the_study_finds_more_with_importance_samples(maker: Maker) -> None:
-    found = sample_rows(maker, 4, 16, (1.0,), {"plain": (5,), "mixture": (8,)})
-    plain, mixture = found
+    rows = sample_rows(maker, 4, 16, (1.0,), {"plain": (5,), "mixture": (8,)})
+    plain, mixture = rows
     assert plain["rmse"] is None  # 32 plain samples of an event of probability 1e-5
     assert plain["increase"] is None
     assert mixture["increase"] == 0.0
-    assert enough(found, "mixture", 1.0) == 256
-    assert enough(found, "plain", 1.0) is None
+    assert enough(rows, "mixture", 1.0) == 256
+    assert enough(rows, "plain", 1.0) is None
     again = Maker(maker.cache)
-    assert sample_rows(again, 4, 16, (1.0,), {"plain": (5,), "mixture": (8,)}) == found
+    assert sample_rows(again, 4, 16, (1.0,), {"plain": (5,), "mixture": (8,)}) == rows
     assert not again.tally["computed"]
 
 
@@ -351,9 +351,9 @@ def test_timing_has_text_and_plot(maker: Maker, monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.slow
 def test_our_method_is_timed_as_users_run_it() -> None:
-    found = timings.our_method(2, 2)
-    assert found["seconds"] > 0
-    assert found["rmse"] > 0
+    timing = timings.our_method(2, 2)
+    assert timing["seconds"] > 0
+    assert timing["rmse"] > 0
 
 
 # The picture of batches, and the example with a negative entry
@@ -364,20 +364,20 @@ def test_batches_of_the_picture_are_those_of_the_schemes(maker: Maker) -> None:
     for row in picture_rows(maker):
         members.setdefault(str(row["scheme"]), []).append(set(str(row["examples"] or "").split()))
     everyone = set("ABCDEFGHI")
-    assert all(len(one) == 3 for one in members["shuffling"])
+    assert all(len(batch) == 3 for batch in members["shuffling"])
     for name in ("shuffling", "balls-in-bins"):
         assert all(set().union(*epoch) == everyone for epoch in (members[name][:BINS], members[name][BINS:]))
     assert members["balls-in-bins"][:BINS] == members["balls-in-bins"][BINS:]
     odd, even = members["cyclic Poisson"][::2], members["cyclic Poisson"][1::2]
-    assert all(one.isdisjoint(other) for one in odd for other in even)
+    assert all(odd_batch.isdisjoint(even_batch) for odd_batch in odd for even_batch in even)
 
 
 @pytest.mark.parametrize("common", [0.0, 0.1, 0.3])
 def test_two_bins_by_integration_agree_with_the_accountant(common: float) -> None:
     gram = np.array([[0.5, common], [common, 0.25]])
     pair = Pair(gram / 0.5, math.sqrt(2))
-    found = delta(pair, 0.5, options=Options(seed=1, rel_width=0.01))
-    for value, direction in zip(two_bin_deltas(0.5, 0.25, common, 0.5), found.by_direction, strict=True):
+    estimate = delta(pair, 0.5, options=Options(seed=1, rel_width=0.01))
+    for value, direction in zip(two_bin_deltas(0.5, 0.25, common, 0.5), estimate.by_direction, strict=True):
         assert direction.lower <= value <= direction.upper
 
 
@@ -387,9 +387,9 @@ def test_delta_of_two_bins_rises_with_their_inner_product() -> None:
 
 
 def test_the_constant_input_is_not_the_worst(maker: Maker) -> None:
-    (one,) = summary(reduction_rows(maker, (0.5,), (0, 180)))
-    assert one["constant"] < 0.5 * one["lower"]
-    assert one["lower"] <= one["opposite"] <= one["upper"]
+    (deltas,) = summary(reduction_rows(maker, (0.5,), (0, 180)))
+    assert deltas["constant"] < 0.5 * deltas["lower"]
+    assert deltas["lower"] <= deltas["opposite"] <= deltas["upper"]
     with pytest.raises(InvalidArgument, match="must not be negative"):
         dominating_pair(type(identity(2))(2, [1.0, -1.0]), 2)
 
@@ -416,7 +416,9 @@ def simple(name: str, calls: list[str]) -> Recipe:
 
     def rows(maker: Maker) -> list[Row]:
         calls.append(name)
-        return [{"epsilon": epsilon, "series": "balls-in-bins", "y": 2.0} for epsilon in maker.each(name, (1.0, 2.0))]
+        return [
+            {"epsilon": epsilon, "series": "balls-in-bins", "y": 2.0} for epsilon in maker.tracked(name, (1.0, 2.0))
+        ]
 
     def draw(rows: Rows) -> Any:
         from reproduction import drawing
@@ -431,12 +433,12 @@ def simple(name: str, calls: list[str]) -> Recipe:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Two simple recipes instead of the real ones; the list fills as they are made."""
-    made: list[str] = []
-    recipes = (simple("first", made), simple("second", made))
+    names: list[str] = []
+    recipes = (simple("first", names), simple("second", names))
     monkeypatch.setattr(registry, "_RECIPES", recipes)
-    monkeypatch.setattr(registry, "RESULTS", {one.name: one for one in recipes})
+    monkeypatch.setattr(registry, "RESULTS", {recipe.name: recipe for recipe in recipes})
     monkeypatch.setenv("GALTON_CACHE", str(tmp_path / "cache"))
-    return made
+    return names
 
 
 def test_all_makes_everything_and_leaves_what_is_made(calls: list[str], tmp_path: Path) -> None:
@@ -515,10 +517,10 @@ def test_bad_input_ends_in_one_line(calls: list[str], tmp_path: Path, words: lis
 
 
 def test_the_list_names_everything_with_minutes() -> None:
-    found = read(command("--list", "--json"))
-    wanted = "dpsgd bandmf64 bandmf best-bands sampling-probability optimized appendix samples timing batching-picture"
-    assert set(found["results"]) == {*wanted.split(), "dimension-reduction", "sigma-table", "bands-table", *STUDIES}
-    assert all(minutes <= 30 for name, minutes in found["minutes"].items() if name != "appendix")
+    listing = read(command("--list", "--json"))
+    names = "dpsgd bandmf64 bandmf best-bands sampling-probability optimized appendix samples timing batching-picture"
+    assert set(listing["results"]) == {*names.split(), "dimension-reduction", "sigma-table", "bands-table", *STUDIES}
+    assert all(minutes <= 30 for name, minutes in listing["minutes"].items() if name != "appendix")
     assert inspect.signature(reproduce).parameters["seed"].default == SEED
     shown = command("--list")
     assert "about" in shown.out
@@ -536,7 +538,7 @@ def test_claims_are_read_from_the_results(pretender: Pretender, tmp_path: Path) 
     table = claims_table(tmp_path)
     assert table.count("\n") == len(CLAIMS) + 1
     assert table.count("not made yet") == sum(
-        one.result in ("samples", "timing", "dimension-reduction") for one in CLAIMS
+        claim.result in ("samples", "timing", "dimension-reduction") for claim in CLAIMS
     )
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")

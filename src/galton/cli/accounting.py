@@ -37,19 +37,19 @@ def _words(spec: str, pair: Pair) -> tuple[str, str]:
 
 
 def _with_merge_loss(
-    found: dict[str, Any], strategy: Strategy, pair: Pair, epsilon: float, adjacency: Adjacency
+    values: dict[str, Any], strategy: Strategy, pair: Pair, epsilon: float, adjacency: Adjacency
 ) -> None:
     """Adds what merging bins is estimated to cost."""
     if pair.merged > 1:
         from galton.accounting.merging import merge_loss
 
-        found["merge_loss"] = merge_loss(strategy, pair, epsilon, adjacency)
+        values["merge_loss"] = merge_loss(strategy, pair, epsilon, adjacency)
 
 
-def _merge_row(found: dict[str, Any]) -> list[tuple[str, str]]:
-    if "merge_loss" not in found:
+def _merge_row(values: dict[str, Any]) -> list[tuple[str, str]]:
+    if "merge_loss" not in values:
         return []
-    loss = found["merge_loss"]
+    loss = values["merge_loss"]
     return [
         (
             "cost of merging",
@@ -60,14 +60,14 @@ def _merge_row(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _directions(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _directions(values: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (
-            one["direction"],
-            f"{one['delta']:.4g} in [{one['lower']:.4g}, {one['upper']:.4g}], "
-            f"{one['samples']:,} samples; {one['reason']}",
+            bounds["direction"],
+            f"{bounds['delta']:.4g} in [{bounds['lower']:.4g}, {bounds['upper']:.4g}], "
+            f"{bounds['samples']:,} samples; {bounds['reason']}",
         )
-        for one in found["by_direction"]
+        for bounds in values["by_direction"]
     ]
 
 
@@ -82,26 +82,26 @@ def delta(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Delta at one epsilon, with certified limits."""
+    """Estimate delta at a given epsilon, with certified limits."""
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
         estimate = accounting.delta(pair, epsilon, Adjacency(adjacency), options=accounting_options)
-        found = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
-        found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, epsilon, Adjacency(adjacency))
+        values = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
+        values["noise_multiplier"] = noise_multiplier
+        _with_merge_loss(values, strategy, pair, epsilon, Adjacency(adjacency))
     if as_json:
-        return show.print_json(found)
+        return show.print_json(values)
     rows = [
         _words(mechanism.strategy, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
         ("epsilon", f"{epsilon:g}, {adjacency} adjacency"),
-        ("delta", f"{found['delta']:.4g}"),
-        ("limits", f"[{found['lower']:.4g}, {found['upper']:.4g}] with confidence {settings.confidence:g}"),
-        *_directions(found),
-        *_merge_row(found),
-        ("time", f"{found['seconds']:.1f} s, seed {found['seed']}"),
+        ("delta", f"{values['delta']:.4g}"),
+        ("limits", f"[{values['lower']:.4g}, {values['upper']:.4g}] with confidence {settings.confidence:g}"),
+        *_directions(values),
+        *_merge_row(values),
+        ("time", f"{values['seconds']:.1f} s, seed {values['seed']}"),
     ]
     return show.print_table("delta", rows)
 
@@ -117,26 +117,26 @@ def epsilon(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Epsilon at one delta, with certified limits."""
+    """Estimate epsilon at a given delta, with certified limits."""
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
         estimate = accounting.epsilon(pair, delta, Adjacency(adjacency), options=accounting_options)
-        found = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
-        found["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(found, strategy, pair, found["epsilon"], Adjacency(adjacency))
+        values = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
+        values["noise_multiplier"] = noise_multiplier
+        _with_merge_loss(values, strategy, pair, values["epsilon"], Adjacency(adjacency))
     if as_json:
-        return show.print_json(found)
+        return show.print_json(values)
     rows = [
         _words(mechanism.strategy, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
         ("delta", f"{delta:g}, {adjacency} adjacency"),
-        ("epsilon", f"{found['epsilon']:.4f}"),
-        ("limits", f"[{found['lower']:.4f}, {found['upper']:.4f}] with confidence {settings.confidence:g}"),
-        ("without sampling", f"at most {found['deterministic_upper']:.4f}, with certainty"),
-        *_merge_row(found),
-        ("time", f"{found['seconds']:.1f} s, {found['samples']:,} samples, seed {found['seed']}"),
+        ("epsilon", f"{values['epsilon']:.4f}"),
+        ("limits", f"[{values['lower']:.4f}, {values['upper']:.4f}] with confidence {settings.confidence:g}"),
+        ("without sampling", f"at most {values['deterministic_upper']:.4f}, with certainty"),
+        *_merge_row(values),
+        ("time", f"{values['seconds']:.1f} s, {values['samples']:,} samples, seed {values['seed']}"),
     ]
     return show.print_table("epsilon", rows)
 
@@ -146,34 +146,46 @@ def profile(
     *,
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
-    epsilons: Annotated[str | None, typer.Option(help="Comma-separated epsilons [a grid down to delta 1e-9].")] = None,
-    points: Annotated[int, typer.Option(help="Points of the default grid.")] = 17,
+    epsilons: Annotated[
+        str | None,
+        typer.Option(
+            help="Epsilons of the curve, separated by commas.",
+            show_default="a grid from 0 to where delta is below 1e-9",
+        ),
+    ] = None,
+    points: Annotated[
+        int | None, typer.Option(help="Number of epsilons in the default grid.", show_default="33")
+    ] = None,
     adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.ProfileOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """The curve delta(epsilon), the trade-off curve and the best possible advantage of an adversary."""
+    """Estimate delta as a function of epsilon, with certified limits.
+
+    With it come the trade-off curve and the largest advantage of an adversary.
+    """
     from galton import accounting
 
     strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
     with execution.options(**asdict(settings)) as accounting_options:
-        curve = accounting.profile(pair, grid, Adjacency(adjacency), points=points, options=accounting_options)
-        found = curve.to_json() | _described(mechanism.strategy, strategy, pair)
-        found["noise_multiplier"] = noise_multiplier
+        size = {} if points is None else {"points": points}
+        curve = accounting.profile(pair, grid, Adjacency(adjacency), **size, options=accounting_options)
+        values = curve.to_json() | _described(mechanism.strategy, strategy, pair)
+        values["noise_multiplier"] = noise_multiplier
     if as_json:
-        return show.print_json(found)
-    columns = zip(found["epsilons"], found["deltas"], found["lowers"], found["uppers"], strict=True)
+        return show.print_json(values)
+    columns = zip(values["epsilons"], values["deltas"], values["lowers"], values["uppers"], strict=True)
     show.print_grid(
         f"privacy profile of {_words(mechanism.strategy, pair)[1]}",
         ("epsilon", "delta", "lower", "upper"),
         [(f"{x:.4g}", f"{d:.3e}", f"{low:.3e}", f"{up:.3e}") for x, d, low, up in columns],
     )
     rows = [
-        ("advantage", f"{found['advantage']:.4f}, at most {found['advantage_upper']:.4f} (total variation distance)"),
+        ("advantage", f"{values['advantage']:.4f}, at most {values['advantage_upper']:.4f} (total variation distance)"),
         ("confidence", f"{settings.confidence:g} for all limits at once"),
-        ("time", f"{found['seconds']:.1f} s, {found['samples']:,} samples, seed {found['seed']}"),
+        ("time", f"{values['seconds']:.1f} s, {values['samples']:,} samples, seed {values['seed']}"),
     ]
     return show.print_table("", rows)
 
@@ -184,14 +196,14 @@ def calibrate(
     mechanism: options.Mechanism,
     epsilon: options.Epsilon,
     delta: options.Delta,
-    tau: Annotated[float, typer.Option(help="Aim at delta / tau, so that a certificate has room.")] = 1.05,
+    tau: options.CalibrationTau = 1.05,
     workload: options.WorkloadName = "prefix",
     adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.CalibrationOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """The smallest noise multiplier for a target (epsilon, delta)."""
+    """Find the smallest noise multiplier for a privacy target."""
     from galton import accounting
     from galton.workloads import parse_workload
 
@@ -204,8 +216,8 @@ def calibrate(
     sensitivity = strategy.sensitivity(mechanism.bins)
     errors = strategy.row_errors(matrix)
     sigma = multiplier * sensitivity
-    found = calibrated.to_json() | _described(mechanism.strategy, strategy, pair)
-    found |= {
+    values = calibrated.to_json() | _described(mechanism.strategy, strategy, pair)
+    values |= {
         "sigma": sigma,
         "sensitivity": sensitivity,
         "noise_multiplier_per_participation": sigma / strategy.column_norm(),
@@ -213,24 +225,24 @@ def calibrate(
         "max_error": sigma * float(errors.max()),
         "workload": workload,
     }
-    _with_merge_loss(found, strategy, pair.at(multiplier), epsilon, Adjacency(adjacency))
+    _with_merge_loss(values, strategy, pair.at(multiplier), epsilon, Adjacency(adjacency))
     if as_json:
-        return show.print_json(found)
-    check = found["check"]
+        return show.print_json(values)
+    check = values["check"]
     rows = [
         _words(mechanism.strategy, pair),
         ("target", str(guarantee)),
         ("noise multiplier", f"{multiplier:.5g} (sensitivity 1 over the whole run)"),
-        ("per participation", f"{found['noise_multiplier_per_participation']:.5g} (largest column of C scaled to 1)"),
+        ("per participation", f"{values['noise_multiplier_per_participation']:.5g} (largest column of C scaled to 1)"),
         ("sigma", f"{sigma:.5g} for C as given, clip norm 1"),
         (
             "unamplified",
-            f"{found['unamplified']:.5g}: amplification saves a factor {found['unamplified'] / multiplier:.2f}",
+            f"{values['unamplified']:.5g}: amplification saves a factor {values['unamplified'] / multiplier:.2f}",
         ),
-        ("error", f"{found['rmse']:.5g} root mean square, {found['max_error']:.5g} at most ({workload} workload)"),
+        ("error", f"{values['rmse']:.5g} root mean square, {values['max_error']:.5g} at most ({workload} workload)"),
         ("delta", f"{check['delta']:.4g} in [{check['lower']:.4g}, {check['upper']:.4g}] on fresh samples"),
-        *_merge_row(found),
-        ("time", f"{found['seconds']:.1f} s, seed {found['seed']}"),
+        *_merge_row(values),
+        ("time", f"{values['seconds']:.1f} s, seed {values['seed']}"),
     ]
     return show.print_table("calibration", rows)
 
@@ -243,16 +255,27 @@ def certify(
     epsilon: options.Epsilon,
     delta: options.Delta,
     tau: Annotated[
-        float | None, typer.Option(help="Room below the claim that sets the samples [1.05 or 1.25].")
+        float | None,
+        typer.Option(
+            help="Take enough samples to prove the claim if the true delta is delta / tau.",
+            show_default="1.05, or 1.25 where that takes too many samples",
+        ),
     ] = None,
-    failure: Annotated[float | None, typer.Option(help="Failure probability of this attempt [0.0015 * delta].")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the certificate to this file.")] = None,
+    failure: Annotated[
+        float | None,
+        typer.Option(
+            help="Failure probability of this attempt: that a false claim is accepted.", show_default="0.0015 * delta"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write the certificate to.", show_default="no file")
+    ] = None,
     adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.CertificationOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Put a claim to the test once, with fresh randomness. Exit code 0: accepted; 3: rejected."""
+    """Test a privacy claim once, with fresh randomness. Exit code 0 if it is accepted, 3 if it is rejected."""
     from galton import accounting, files
 
     if output is not None and output.is_dir():
@@ -261,26 +284,29 @@ def certify(
     _, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
         certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)
-    found = certificate.to_json()
+    values = certificate.to_json()
     if output is not None:
-        files.write_text(output, json.dumps(found, indent=1, allow_nan=False) + "\n")
+        files.write_text(output, json.dumps(values, indent=1, allow_nan=False) + "\n")
     if as_json:
-        show.print_json(found)
+        show.print_json(values)
     else:
         rows = [
             _words(mechanism.strategy, pair),
             ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
             ("claim", str(guarantee)),
-            ("verdict", "ACCEPTED" if found["accepted"] else "REJECTED"),
-            ("delta at most", f"{found['delta_upper']:.4g}"),
-            ("failure probability", f"{found['failure_probability']:.2g} over {found['attempts']} attempt(s)"),
+            ("verdict", "ACCEPTED" if values["accepted"] else "REJECTED"),
+            ("delta at most", f"{values['delta_upper']:.4g}"),
+            ("failure probability", f"{values['failure_probability']:.2g} over {values['attempts']} attempt(s)"),
             *[
-                (one["direction"], f"estimate {one['estimate']:.4g}, {one['samples']:,} samples; {one['reason']}")
-                for one in found["by_direction"]
+                (
+                    bounds["direction"],
+                    f"estimate {bounds['estimate']:.4g}, {bounds['samples']:,} samples; {bounds['reason']}",
+                )
+                for bounds in values["by_direction"]
             ],
-            ("statement", found["statement"]),
-            ("time", f"{found['seconds']:.1f} s, seed {found['seed']}"),
+            ("statement", values["statement"]),
+            ("time", f"{values['seconds']:.1f} s, seed {values['seed']}"),
         ]
         show.print_table("certificate", rows)
-    if not found["accepted"]:
+    if not values["accepted"]:
         raise typer.Exit(3)

@@ -19,42 +19,49 @@ INCONSISTENT = 3
 @command
 def audit(
     folder: Folder,
-    seconds: Annotated[float, typer.Option(help="About how long it may take.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Time that the audit may take, roughly, in seconds.")] = 60.0,
     trials: Annotated[
-        int | None, typer.Option(help="Make this many trials with a canary, however long it takes.")
+        int | None,
+        typer.Option(
+            help="Make at least this many trials with a canary, however long it takes.",
+            show_default="as many as fit into --seconds",
+        ),
     ] = None,
     seed: options.Seed = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Drive the real batches and noise with a worst-case canary: is epsilon what was certified? Exit code 3 if not."""
+    """Attack a plan's real batches and noise with canaries.
+
+    Exit code 3 if what ran is not consistent with what was certified.
+    """
     from galton.audit import audit
     from galton.plan import load_plan
 
-    made = load_plan(folder)
+    plan = load_plan(folder)
     with show.progress_bar() as progress:
-        found = audit(made, seconds=seconds, trials=trials, seed=seed, progress=progress)
+        result = audit(plan, seconds=seconds, trials=trials, seed=seed, progress=progress)
     if as_json:
-        show.print_json(found.to_json() | {"path": str(folder)})
+        show.print_json(result.to_json() | {"path": str(folder)})
     else:
-        show.print_table(f"audit of {folder}", _rows(found))
-    if not found.consistent:
+        show.print_table(f"audit of {folder}", _rows(result))
+    if not result.consistent:
         raise typer.Exit(INCONSISTENT)
 
 
-def _rows(found: Audit) -> list[tuple[str, str]]:
-    claim = str(found.guarantee)
-    sure = f"at delta {found.delta:g}, except with probability {found.failure:g}"
+def _rows(result: Audit) -> list[tuple[str, str]]:
+    claim = str(result.guarantee)
+    sure = f"at delta {result.delta:g}, except with probability {result.failure:g}"
     rows = [
         ("claim", claim),
-        ("epsilon at least", f"{found.epsilon_lower:.4g} {sure}"),
-        ("epsilon certified", f"{found.epsilon_certified:.4g} at delta {found.delta:g}"),
-        ("trials", f"{found.trials:,} in {found.runs} real runs, each resumed halfway"),
+        ("epsilon at least", f"{result.epsilon_lower:.4g} {sure}"),
+        ("epsilon certified", f"{result.epsilon_certified:.4g} at delta {result.delta:g}"),
+        ("trials", f"{result.trials:,} in {result.runs} real runs, each resumed halfway"),
     ]
-    for one in found.checks:
-        verdict = "ok" if one.passed else "FAILED"
-        rows.append((one.name, f"{verdict}: {one.words}; {one.statistic:.4g}, p = {one.p_value:.2g}"))
+    for check in result.checks:
+        verdict = "ok" if check.passed else "FAILED"
+        rows.append((check.name, f"{verdict}: {check.words}; {check.statistic:.4g}, p = {check.p_value:.2g}"))
     return [
         *rows,
-        ("verdict", "CONSISTENT with what was certified" if found.consistent else "NOT CONSISTENT"),
-        ("time", f"{found.seconds:.1f} s"),
+        ("verdict", "CONSISTENT with what was certified" if result.consistent else "NOT CONSISTENT"),
+        ("time", f"{result.seconds:.1f} s"),
     ]

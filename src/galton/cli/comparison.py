@@ -9,30 +9,59 @@ import typer
 
 from galton.cli import options, show
 from galton.cli.app import command
+from galton.cli.options import listed
+from galton.plots import FORMATS
 
 if TYPE_CHECKING:
     from galton.comparison import Comparison, Row
 
+_REQUIRED = "; required, unless --list is given."
+
 
 @command
 def compare(
-    bins: options.Bins = 0,
-    epochs: options.Epochs = 0,
+    bins: Annotated[
+        int, typer.Option("--bins", "-b", help=f"Number of batches per epoch{_REQUIRED}", show_default=False)
+    ] = 0,
+    epochs: Annotated[
+        int,
+        typer.Option("--epochs", "-e", help=f"Number of passes over the data{_REQUIRED}", show_default=False),
+    ] = 0,
     epsilons: Annotated[
-        str, typer.Option("--epsilons", "--epsilon", help="One epsilon, or several separated by commas.")
+        str,
+        typer.Option(
+            "--epsilons",
+            "--epsilon",
+            help=f"Epsilons to compare at, separated by commas{_REQUIRED}",
+            show_default=False,
+        ),
     ] = "",
-    delta: options.Delta = 0.0,
-    list_: Annotated[bool, typer.Option("--list", help="Name all mechanisms and their standing.")] = False,
+    delta: Annotated[float, typer.Option(help=f"Delta of the privacy guarantee{_REQUIRED}", show_default=False)] = 0.0,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List all mechanisms and what their figures are worth, and exit.")
+    ] = False,
     mechanisms: Annotated[
-        str | None, typer.Option(help="Names separated by commas, or all [all but the slow ones]; --list shows them.")
+        str | None,
+        typer.Option(
+            help="Names of mechanisms, separated by commas, or all; --list shows them.",
+            show_default="all but the slow ones",
+        ),
     ] = None,
-    baseline: Annotated[str, typer.Option(help="Mechanism that errors are relative to.")] = "bandmf-cyclic-poisson",
+    baseline: Annotated[
+        str, typer.Option(help="Mechanism that errors are shown relative to; --list shows the names.")
+    ] = "bandmf-cyclic-poisson",
     workload: options.WorkloadName = "prefix",
-    plot: Annotated[Path | None, typer.Option(help="Draw errors against epsilon (.png, .pdf, .svg).")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what the cache holds.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help=f"File to plot errors against epsilon to ({listed(FORMATS)}).", show_default="no plot"),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute everything anew, whatever the cache holds.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """All mechanisms side by side: error, noise, cost, and what each figure is worth. A repeat is instant."""
+    """Compare the error, noise and cost of mechanisms.
+
+    Every figure says what it is worth. A repeat is instant.
+    """
     from galton.cache import default_cache
     from galton.comparison import DEFAULT, MECHANISMS, plot_comparison
     from galton.comparison import compare as run
@@ -41,11 +70,13 @@ def compare(
 
     if list_:
         if as_json:
-            return show.print_json({"mechanisms": {one.name: one.description for one in MECHANISMS.values()}})
+            return show.print_json(
+                {"mechanisms": {mechanism.name: mechanism.description for mechanism in MECHANISMS.values()}}
+            )
         slow = {True: "; slow, on request", False: ""}
         lines = [
-            (one.name, f"{one.description}: {one.statement.standing.value}{slow[one.slow]}")
-            for one in MECHANISMS.values()
+            (mechanism.name, f"{mechanism.description}: {mechanism.statement.standing.value}{slow[mechanism.slow]}")
+            for mechanism in MECHANISMS.values()
         ]
         return show.print_table("mechanisms", lines)
     if plot is not None:
@@ -55,7 +86,7 @@ def compare(
     matrix = None if workload == "prefix" else parse_workload(workload, rounds)
     levels = options.numbers("epsilons", epsilons)
     with show.progress_bar() as progress:
-        found = run(
+        comparison = run(
             bins,
             epochs,
             levels,
@@ -67,42 +98,49 @@ def compare(
             lambda what, done, total: progress(f"comparing | {what}", done, total),
         )
     if plot is not None:
-        plot_comparison(found, plot)
+        plot_comparison(comparison, plot)
     if as_json:
-        return show.print_json(found.to_json() | {"plot": str(plot) if plot else None})
-    header = ("mechanism", *(f"eps {one:g}" for one in found.epsilons), "bands", "buffers", "mults", "figure")
+        return show.print_json(comparison.to_json() | {"plot": str(plot) if plot else None})
+    header = (
+        "mechanism",
+        *(f"eps {epsilon:g}" for epsilon in comparison.epsilons),
+        "bands",
+        "buffers",
+        "mults",
+        "figure",
+    )
     rows = []
-    for name in found.mechanisms:
-        own = [found.row(name, one) for one in found.epsilons]
-        first = next(row for row in own if row is not None)
-        bands = {str(row.bands) for row in own if row is not None and row.bands is not None}
+    for name in comparison.mechanisms:
+        mechanism_rows = [comparison.row(name, epsilon) for epsilon in comparison.epsilons]
+        first = next(row for row in mechanism_rows if row is not None)
+        bands = {str(row.bands) for row in mechanism_rows if row is not None and row.bands is not None}
         rows.append(
             (
                 name,
-                *(_cell(found, row) for row in own),
+                *(_cell(comparison, row) for row in mechanism_rows),
                 "-".join(sorted(bands, key=int))
                 if len(bands) <= 1
                 else f"{min(bands, key=int)}..{max(bands, key=int)}",
-                str(max(row.memory for row in own if row is not None)),
-                str(max(row.operations for row in own if row is not None)),
+                str(max(row.memory for row in mechanism_rows if row is not None)),
+                str(max(row.operations for row in mechanism_rows if row is not None)),
                 first.statement.standing.value + ("" if first.statement.is_guarantee else ": NOT a guarantee"),
             )
         )
-    words = f"{found.workload} root-mean-square error, {epochs} epochs of {bins} batches, delta {delta:g}"
+    words = f"{comparison.workload} root-mean-square error, {epochs} epochs of {bins} batches, delta {delta:g}"
     show.print_grid(words, header, rows)
-    notes = [(one, f"left out: {reason}") for one, reason in found.skipped.items()] + [
+    notes = [(name, f"left out: {reason}") for name, reason in comparison.skipped.items()] + [
         ("slow ones", "not computed: " + ", ".join(name for name in MECHANISMS if name not in DEFAULT))
         for _ in range(mechanisms is None)
     ]
-    notes.append(("errors", f"in brackets relative to {found.baseline}"))
+    notes.append(("errors", f"in brackets relative to {comparison.baseline}"))
     notes.append(("columns", "buffers: model copies the noise keeps; mults: multiplications a parameter and round"))
-    notes.append(("time", f"{found.seconds:.1f} s"))
+    notes.append(("time", f"{comparison.seconds:.1f} s"))
     return show.print_table("", notes)
 
 
-def _cell(found: Comparison, row: Row | None) -> str:
+def _cell(comparison: Comparison, row: Row | None) -> str:
     """The error, and in brackets relative to the baseline."""
     if row is None:
         return "-"
-    relative = found.relative(row)
+    relative = comparison.relative(row)
     return f"{row.rmse:.4g}" + ("" if relative is None else f" ({relative:.2f})")

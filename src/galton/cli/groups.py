@@ -31,9 +31,9 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def run(**words: Any) -> Any:
-        made = {name: kind(**{part: words.pop(part) for part in parts}) for name, (kind, parts) in groups.items()}
-        return command(**words, **made)
+        settings = {name: kind(**{part: words.pop(part) for part in parts}) for name, (kind, parts) in groups.items()}
+        return command(**words, **settings)
 
     run.__signature__ = inspect.Signature(expanded)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in expanded}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}
     return run

@@ -9,46 +9,80 @@ import typer
 
 from galton.cli import options, show
 from galton.cli.app import command
+from galton.cli.options import listed
 from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
+from galton.plots import FORMATS
 from galton.strategies.grammar import OPTIMIZATION
+
+AMPLIFIED = "balls-in-bins"
 
 
 @command
 def optimize(
     *,
-    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"What C may be: {OPTIMIZATION.help}")],
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"The family that C is from: {OPTIMIZATION.help}")],
     bins: options.Bins,
     epochs: options.Epochs,
     epsilon: options.Epsilon,
     delta: options.Delta,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the strategy to this .json file.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write the strategy to (.json).", show_default="no file"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw objective and result (.png, .pdf, .svg).")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help=f"File to plot the search and its result to ({listed(FORMATS)}).", show_default="no plot"),
+    ] = None,
     rounds: options.Rounds = None,
     workload: options.WorkloadName = "prefix",
-    objective: Annotated[str, typer.Option(help="rmse, or max (the largest error of a round).")] = "rmse",
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="Error to minimise: rmse or max. rmse is the root mean square over all rounds, max the largest error "
+            "of a round."
+        ),
+    ] = "rmse",
     participation: Annotated[
         str,
-        typer.Option(help="balls-in-bins; or without amplification fixed-order or min-separation: the classical C."),
-    ] = "balls-in-bins",
+        typer.Option(
+            help="How examples take part: balls-in-bins, fixed-order or min-separation. The last two are without "
+            "amplification, and give the classical optimum."
+        ),
+    ] = AMPLIFIED,
     method: Annotated[
-        str, typer.Option(help="lbfgs, or paper (plain samples, gradient descent, bisection).")
+        str,
+        typer.Option(
+            help="Search method: lbfgs or paper. The paper's is gradient descent on plain samples, with bisection for "
+            "the noise."
+        ),
     ] = "lbfgs",
-    estimator: Annotated[str, typer.Option(help="mixture, tilted or plain [mixture; plain for paper].")] = "",
+    estimator: Annotated[
+        str,
+        typer.Option(
+            help="Estimator of delta during the search: mixture, tilted or plain.",
+            show_default="mixture; plain for --method paper",
+        ),
+    ] = "",
     samples: Annotated[int, typer.Option(help="Samples per direction and iteration of the search.")] = 4096,
-    iterations: Annotated[int, typer.Option(help="Iterations of a descent at most [60; 300 for paper].")] = 0,
-    tau: Annotated[float, typer.Option(help="Calibrate to delta / tau, so that a certificate has room.")] = 1.05,
+    iterations: Annotated[
+        int,
+        typer.Option(
+            help="Largest number of iterations of a descent; 0 stands for the default.",
+            show_default="60; 300 for --method paper",
+        ),
+    ] = 0,
+    tau: options.CalibrationTau = 1.05,
     adjacency: options.AdjacencyName = options.ADJACENCY,
     confidence: options.Confidence = 0.999,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """The correlation matrix C with the least error at a target (epsilon, delta). Ctrl-C keeps the best so far."""
+    """Find the matrix C with the least error for a privacy target. Ctrl-C keeps the best so far."""
     from galton.errors import choice
     from galton.optimization import optimize as run
     from galton.optimization.plot import plot_optimization
+    from galton.optimization.unamplified import PARTICIPATIONS
     from galton.plots import check_plot_path
     from galton.strategies import save_strategy
     from galton.workloads import parse_workload
@@ -60,13 +94,13 @@ def optimize(
     if plot is not None:
         check_plot_path(plot)
     matrix = parse_workload(workload, total)
-    choice("participation", participation, ("balls-in-bins", "fixed-order", "min-separation"))
-    if participation != "balls-in-bins":
+    choice("participation", participation, (AMPLIFIED, *PARTICIPATIONS))
+    if participation != AMPLIFIED:
         if plot is not None:
             raise InvalidArgument("plot", str(plot), "is for balls-in-bins: the classical optimum needs no search")
         return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)
     with execution.options(confidence=confidence) as accounting_options:
-        found = run(
+        optimized = run(
             family,
             bins,
             total,
@@ -84,27 +118,31 @@ def optimize(
             ),
         )
     if output is not None:
-        save_strategy(found.strategy, output)
+        save_strategy(optimized.strategy, output)
     if plot is not None:
-        plot_optimization(found, plot)
-    if found.interrupted:
+        plot_optimization(optimized, plot)
+    if optimized.interrupted:
         options.warn("interrupted: this is the best strategy so far, calibrated like any other")
     if as_json:
         files = {"output": str(output) if output else None, "plot": str(plot) if plot else None}
-        return show.print_json(found.to_json() | {"workload": workload, "objective_name": objective} | files)
-    other = found.unamplified
-    check = found.calibration.check
+        return show.print_json(optimized.to_json() | {"workload": workload, "objective_name": objective} | files)
+    classical = optimized.unamplified
+    check = optimized.calibration.check
     rows = [
-        ("strategy", f"{found.family} for {total} rounds in epochs of {bins} batches, {found.strategy.digest[:15]}"),
+        (
+            "strategy",
+            f"{optimized.family} for {total} rounds in epochs of {bins} batches, {optimized.strategy.digest[:15]}",
+        ),
         ("target", str(guarantee)),
-        ("error", f"{found.rmse:.5g} root mean square, {found.max_error:.5g} at most ({workload} workload)"),
-        ("noise multiplier", f"{found.noise_multiplier:.5g} (sensitivity 1), calibrated on fresh samples"),
+        ("error", f"{optimized.rmse:.5g} root mean square, {optimized.max_error:.5g} at most ({workload} workload)"),
+        ("noise multiplier", f"{optimized.noise_multiplier:.5g} (sensitivity 1), calibrated on fresh samples"),
         ("delta", f"{check.delta:.4g} in [{check.lower:.4g}, {check.upper:.4g}], confidence {confidence:g}"),
         (
             "classical optimum",
-            f"error {other['rmse']:.5g} without amplification, about {other['balls_in_bins_rmse_estimate']:.5g} with",
+            f"error {classical['rmse']:.5g} without amplification, "
+            f"about {classical['balls_in_bins_rmse_estimate']:.5g} with",
         ),
-        ("time", f"{found.seconds:.1f} s, {len(found.history)} iterations, seed {found.seed}"),
+        ("time", f"{optimized.seconds:.1f} s, {len(optimized.history)} iterations, seed {optimized.seed}"),
     ]
     if output is not None:
         rows.append(("written", str(output)))
@@ -136,7 +174,7 @@ def _classical(
     strategy = unamplified_optimum(family, bins, rounds, matrix, objective, participation)
     multiplier = unamplified_multiplier(guarantee)
     sigma = multiplier * strategy.sensitivity(bins)
-    found = {
+    values = {
         "family": family,
         "strategy_hash": strategy.digest,
         "participation": participation,
@@ -155,12 +193,12 @@ def _classical(
     if output is not None:
         save_strategy(strategy, output)
     if as_json:
-        return show.print_json(found)
+        return show.print_json(values)
     rows = [
         ("strategy", f"{family} for {rounds} rounds, {participation} participation every {bins}, no amplification"),
         ("target", str(guarantee)),
-        ("error", f"{found['rmse']:.5g} root mean square, {found['max_error']:.5g} at most ({workload} workload)"),
+        ("error", f"{values['rmse']:.5g} root mean square, {values['max_error']:.5g} at most ({workload} workload)"),
         ("noise multiplier", f"{multiplier:.5g} (sensitivity 1), exact"),
-        ("time", f"{found['seconds']:.1f} s"),
+        ("time", f"{values['seconds']:.1f} s"),
     ]
     return show.print_table("classical optimum", rows)

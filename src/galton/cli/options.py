@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,44 +21,106 @@ if TYPE_CHECKING:
     from galton.sampling import Pool
     from galton.strategies import Strategy
 
-StrategyName = Annotated[str, typer.Argument(metavar="STRATEGY", help=f"C: {ANALYSIS.help}")]
-Bins = Annotated[int, typer.Option("--bins", "-b", help="Batches per epoch.")]
-Epochs = Annotated[int, typer.Option("--epochs", "-e", help="Passes over the data.")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds of the run, if the last epoch is partial [bins * epochs].")]
-Multiplier = Annotated[float, typer.Option("--noise-multiplier", "-s", help="Noise multiplier, C at sensitivity 1.")]
-Epsilon = Annotated[float, typer.Option(help="epsilon.")]
-Delta = Annotated[float, typer.Option(help="delta.")]
+
+def listed(names: Iterable[str]) -> str:
+    """Returns names as words.
+
+    >>> listed(("plain", "tilted", "auto"))
+    'plain, tilted or auto'
+    """
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+# Where the values allowed are in a module that takes seconds to import, they are written out here, and
+# tests/test_cli.py checks that they are the same.
+
+StrategyName = Annotated[str, typer.Argument(metavar="STRATEGY", help=f"The correlation matrix C: {ANALYSIS.help}")]
+Bins = Annotated[int, typer.Option("--bins", "-b", help="Number of batches per epoch.")]
+Epochs = Annotated[int, typer.Option("--epochs", "-e", help="Number of passes over the data.")]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of rounds (training steps) of the whole run; give it if the last epoch is partial.",
+        show_default="bins * epochs",
+    ),
+]
+Multiplier = Annotated[
+    float,
+    typer.Option(
+        "--noise-multiplier",
+        "-s",
+        help="Noise multiplier: standard deviation of the noise when C is scaled to sensitivity 1 over the whole run.",
+    ),
+]
+Epsilon = Annotated[float, typer.Option(help="Epsilon of the privacy guarantee.")]
+Delta = Annotated[float, typer.Option(help="Delta of the privacy guarantee.")]
 ADJACENCY = Adjacency.ADD_OR_REMOVE.value
 AdjacencyName = Annotated[
-    str, typer.Option("--adjacency", help="Which data sets are neighbours: " + ", ".join(Adjacency.names()) + ".")
+    str,
+    typer.Option("--adjacency", help=f"Which data sets count as neighbours: {listed(Adjacency.names())}."),
 ]
 SamplerName = Annotated[
-    str, typer.Option("--sampler", help="auto, plain, tilted; for C = I also maximum, order-statistics.")
+    str,
+    typer.Option(
+        "--sampler",
+        help="Sampler of the Monte Carlo accountant: auto, plain, tilted, maximum or order-statistics. "
+        "The last two are for independent noise (C = I) only.",
+    ),
 ]
 BoundName = Annotated[
-    str, typer.Option("--bound", help="sequence (stops by itself), or with fixed samples kl, one-sided, bernstein.")
+    str,
+    typer.Option(
+        "--bound",
+        help="Confidence bound: sequence, kl, one-sided or bernstein. A sequence stops by itself; the others take a "
+        "fixed number of samples.",
+    ),
 ]
-Samples = Annotated[
-    int | None, typer.Option(help="Samples per direction: at most for a sequence, exactly for another bound.")
+_SAMPLES = "Samples per direction: at most this many for --bound sequence, exactly this many for another bound."
+Samples = Annotated[int | None, typer.Option(help=_SAMPLES, show_default="4194304, fewer where a sample costs more")]
+SamplesToCertify = Annotated[int | None, typer.Option(help=_SAMPLES, show_default="as many as --tau asks for")]
+SamplesToCalibrate = Annotated[
+    int | None,
+    typer.Option(
+        help="Most samples per direction that check the noise.", show_default="4194304, fewer where a sample costs more"
+    ),
 ]
-RelWidth = Annotated[float, typer.Option(help="Relative width of the interval at which a sequence stops.")]
-Confidence = Annotated[float, typer.Option(help="Probability that all limits hold.")]
-Seed = Annotated[int | None, typer.Option(help="Seed [from the operating system].")]
-Workers = Annotated[int, typer.Option(help="Threads.")]
+SamplesOfProfile = Annotated[int | None, typer.Option(help=_SAMPLES)]
+CalibrationTau = Annotated[
+    float, typer.Option(help="Calibrate the noise to delta / tau, so that a certificate for delta has room.")
+]
+RelWidth = Annotated[
+    float, typer.Option(help="Width of the confidence interval, relative to the estimate, at which a sequence stops.")
+]
+Confidence = Annotated[float, typer.Option(help="Probability that all limits hold at once.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the random numbers.", show_default="from the operating system")]
+Workers = Annotated[int, typer.Option(help="Number of threads that draw samples.")]
 Cluster = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Sample on a Dask cluster: its scheduler, like tcp://host:8786.")
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Draw samples on the Dask cluster with this scheduler, for example tcp://host:8786.",
+        show_default="on this machine",
+    ),
 ]
 Merge = Annotated[
     int | None,
     typer.Option(
-        help="Merge this many neighbouring bins: an upper bound with fewer modes [automatic above 2048 bins]."
+        help="Merge this many neighbouring bins into one mode: faster, and still an upper bound.",
+        show_default="1 up to 2048 bins, chosen automatically above",
     ),
 ]
-AllowNegative = Annotated[bool, typer.Option("--allow-negative", help="Accept C with negative entries (looser bound).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+AllowNegative = Annotated[
+    bool, typer.Option("--allow-negative", help="Accept a C with negative entries, at the price of a looser bound.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on stdout instead of a table.")]
 WorkloadName = Annotated[
     str,
-    typer.Option("--workload", help="What the error is of: prefix, momentum:B, momentum:B+cooldown or a .npy matrix."),
+    typer.Option(
+        "--workload",
+        help="Workload whose error is reported or minimised: prefix, momentum:BETA, momentum:BETA+cooldown or FILE.npy "
+        "(a lower-triangular matrix).",
+    ),
 ]
 
 
@@ -119,7 +181,7 @@ class CalibrationOptions:
     """How noise is calibrated."""
 
     sampler: SamplerName = "auto"
-    samples: Samples = None
+    samples: SamplesToCalibrate = None
     confidence: Confidence = 0.999
 
 
@@ -129,13 +191,14 @@ class CertificationOptions:
 
     sampler: SamplerName = "auto"
     bound: BoundName = "sequence"
-    samples: Samples = None
+    samples: SamplesToCertify = None
 
 
 @dataclass(frozen=True)
 class EstimationOptions(CertificationOptions):
     """How a number is estimated."""
 
+    samples: Samples = None
     rel_width: RelWidth = 0.02
     confidence: Confidence = 0.999
 
@@ -144,7 +207,7 @@ class EstimationOptions(CertificationOptions):
 class ProfileOptions(EstimationOptions):
     """How a curve is estimated: more roughly."""
 
-    samples: Samples = 1 << 20
+    samples: SamplesOfProfile = 1 << 20
     rel_width: RelWidth = 0.1
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from galton.batching import PLANNED
 from galton.cli import options, show
 from galton.cli.app import command
 from galton.guarantee import Adjacency, Guarantee
@@ -16,50 +18,68 @@ if TYPE_CHECKING:
     from galton.plan import Plan
 
 REJECTED = 3
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a plan.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that galton plan wrote.")]
 
 
 @command
 def plan(
     *,
     examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples in the data set.")],
-    batch_size: Annotated[float, typer.Option("--batch-size", help="Expected size of a batch.")],
+    batch_size: Annotated[
+        float,
+        typer.Option(
+            "--batch-size",
+            help="Expected batch size, at most the number of examples; an epoch has round(examples / batch size) "
+            "batches.",
+        ),
+    ],
     epochs: options.Epochs,
     epsilon: options.Epsilon,
     delta: options.Delta,
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the plan.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write the plan to.")],
     strategy: Annotated[
         str,
-        typer.Option(help=f"C: {PLAN.help} [blt:4+scale, or what suits the batching]"),
+        typer.Option(
+            help=f"The correlation matrix C: {PLAN.help}",
+            show_default="blt:4+scale for balls-in-bins, or what suits the batching",
+        ),
     ] = "",
     batching: Annotated[
-        str,
-        typer.Option(
-            help="balls-in-bins, balls-in-bins-streaming, poisson, cyclic-poisson, shuffle-once or fixed-order."
-        ),
+        str, typer.Option(help=f"How examples are assigned to batches: {options.listed(PLANNED)}.")
     ] = "balls-in-bins",
     accountant: Annotated[
-        str, typer.Option(help="Analysis, if not the one made for the batching: unamplified, mmcc, allocation.")
+        str,
+        typer.Option(
+            help="Analysis that proves the guarantee: balls-in-bins, poisson, cyclic-poisson, mmcc, allocation or "
+            "unamplified. It has to cover the batching.",
+            show_default="the one made for the batching",
+        ),
     ] = "",
-    clip_norm: Annotated[float, typer.Option(help="l2 norm that every example's gradient is clipped to.")] = 1.0,
+    clip_norm: Annotated[float, typer.Option(help="l2 norm that the gradient of every example is clipped to.")] = 1.0,
     padded_batch_size: Annotated[
         int | None,
-        typer.Option(help="Batches are padded to this; larger ones are truncated [truncation below 1e-12]."),
+        typer.Option(
+            help="Size that every batch is padded to; larger batches are truncated.",
+            show_default="so large that truncation has probability below 1e-12",
+        ),
     ] = None,
-    micro_batch_size: Annotated[int, typer.Option(help="Make the padded batch size a multiple of this.")] = 1,
+    micro_batch_size: Annotated[int, typer.Option(help="Make the default padded batch size a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
     adjacency: options.AdjacencyName = options.ADJACENCY,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Choose a strategy, calibrate the noise, certify the guarantee; write it all to one folder."""
+    """Plan a training run: strategy, noise and certificate.
+
+    All of it is written to a new folder, from which training, verify, audit and report take it.
+    """
     from galton.plan import make_plan, save_plan
     from galton.plan.folder import check_free
 
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     check_free(output)
     with execution.options() as accounting_options:
-        made = make_plan(
+        plan = make_plan(
             guarantee,
             examples=examples,
             batch_size=batch_size,
@@ -73,10 +93,10 @@ def plan(
             workload=workload,
             options=accounting_options,
         )
-    save_plan(made, output)
+    save_plan(plan, output)
     if as_json:
-        return show.print_json(_summary(made, output))
-    return show.print_table("plan", _rows(made, output))
+        return show.print_json(_summary(plan, output))
+    return show.print_table("plan", _rows(plan, output, batch_size))
 
 
 @command
@@ -86,53 +106,69 @@ def verify(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a plan: that no byte was changed, and that fresh samples prove its guarantee again. Exit code 3 if not."""
+    """Check that a plan is unchanged and prove its guarantee anew. Exit code 3 if it cannot be proved."""
     from galton.plan import load_plan, verify_plan
 
-    made = load_plan(folder)
+    plan = load_plan(folder)
     with execution.options() as accounting_options:
-        found = verify_plan(made, accounting_options)
+        verification = verify_plan(plan, accounting_options)
     if as_json:
-        show.print_json(found.to_json() | {"path": str(folder)})
+        show.print_json(verification.to_json() | {"path": str(folder)})
     else:
         rows = [
-            ("integrity", f"every byte is as written, {made.digest[:15]}"),
-            ("guarantee", made.statement),
-            ("second look", found.words),
-            ("verdict", "ACCEPTED" if found.accepted else "REJECTED"),
-            ("time", f"{found.seconds:.1f} s"),
+            ("integrity", f"every byte is as written, {plan.digest[:15]}"),
+            ("guarantee", plan.statement),
+            ("second look", verification.words),
+            ("verdict", "ACCEPTED" if verification.accepted else "REJECTED"),
+            ("time", f"{verification.seconds:.1f} s"),
         ]
         show.print_table(f"plan {folder}", rows)
-    if not found.accepted:
+    if not verification.accepted:
         raise typer.Exit(REJECTED)
 
 
-def _summary(made: Plan, folder: Path) -> dict[str, object]:
-    body = made.to_json()
+def _summary(plan: Plan, folder: Path) -> dict[str, object]:
+    body = plan.to_json()
     return {
         "path": str(folder),
-        "plan": made.digest,
+        "plan": plan.digest,
         "guarantee": body["guarantee"],
         "strategy": body["strategy"],
         "batching": body["batching"],
-        "noise_multiplier": made.noise_multiplier,
-        "stddev": made.stddev,
-        "rmse": made.rmse,
+        "noise_multiplier": plan.noise_multiplier,
+        "stddev": plan.stddev,
+        "rmse": plan.rmse,
         "alternatives": body["error"]["alternatives"],
         "certificate": body["evidence"],
     }
 
 
-def _rows(made: Plan, folder: Path) -> list[tuple[str, str]]:
-    size = f"{made.expected_batch_size:g} examples each, padded to {made.padded_batch_size}"
+def _rows(plan: Plan, folder: Path, batch_size: float) -> list[tuple[str, str]]:
+    epochs = "epoch" if plan.epochs == 1 else "epochs"
+    size = f"{plan.expected_batch_size:g} examples each, padded to {plan.padded_batch_size}"
     rows = [
-        ("guarantee", made.statement),
-        ("if batches leak", made.leak_statement),
-        ("batches", f"{made.scheme.kind}: {made.epochs} epochs of {made.bins}, {size}"),
-        ("truncation", f"probability {made.truncation.probability:.2g} in the whole run"),
-        ("strategy", f"{made.spec}, {made.strategy.digest[:15]}"),
-        ("noise", f"multiplier {made.noise_multiplier:.5g} (sensitivity 1), clip norm {made.clip_norm:g}"),
-        ("error", f"{made.rmse:.5g} root mean square ({made.workload} workload, clip norm 1)"),
+        ("guarantee", plan.statement),
+        ("if batches leak", plan.leak_statement),
+        ("batches", f"{plan.scheme.kind}: {plan.epochs} {epochs} of {plan.bins}, {size}"),
+        *_other_batch_size(plan, batch_size),
+        ("truncation", f"probability {plan.truncation.probability:.2g} in the whole run"),
+        ("strategy", f"{plan.spec}, {plan.strategy.digest[:15]}"),
+        ("noise", f"multiplier {plan.noise_multiplier:.5g} (sensitivity 1), clip norm {plan.clip_norm:g}"),
+        ("error", f"{plan.rmse:.5g} root mean square ({plan.workload} workload, clip norm 1)"),
     ]
-    rows += [(f"  {one.name}", f"{one.rmse:.5g} ({one.standing})") for one in made.alternatives]
-    return [*rows, ("written", f"{folder}, {made.digest[:15]}")]
+    rows += [
+        (f"  {alternative.name}", f"{alternative.rmse:.5g} ({alternative.standing})")
+        for alternative in plan.alternatives
+    ]
+    return [*rows, ("written", f"{folder}, {plan.digest[:15]}")]
+
+
+def _other_batch_size(plan: Plan, batch_size: float) -> list[tuple[str, str]]:
+    """Says which batch size is used, where the one that was asked for does not divide the data set."""
+    if math.isclose(plan.expected_batch_size, batch_size):
+        return []
+    words = (
+        f"{plan.expected_batch_size:g} on average, not {batch_size:g}: {plan.examples} examples make {plan.bins} "
+        "batches per epoch"
+    )
+    return [("batch size", words)]

@@ -16,17 +16,20 @@ from galton.cli.plan import Folder
 def report(
     *,
     folder: Folder,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write [DIR/report.html].")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write the page to (HTML).", show_default="DIR/report.html"),
+    ] = None,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a plan as one HTML page, with plots: what it guarantees, why, at what cost."""
+    """Write an HTML page about a plan. It shows what the plan guarantees, why, and at what cost."""
     from galton.plan import load_plan
     from galton.report import REPORT, write_report
 
-    made = load_plan(folder)
+    plan = load_plan(folder)
     with execution.options() as accounting_options:
-        path = write_report(made, output or folder / REPORT, accounting_options)
+        path = write_report(plan, output or folder / REPORT, accounting_options)
     if as_json:
-        return show.print_json({"path": str(path), "plan": made.digest})
-    return show.print_table("report", [("plan", made.digest), ("written", str(path))])
+        return show.print_json({"path": str(path), "plan": plan.digest})
+    return show.print_table("report", [("plan", plan.digest), ("written", str(path))])

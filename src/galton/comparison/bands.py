@@ -14,12 +14,12 @@ def best_bands(error: Callable[[int], float], most: int, start: int = 8) -> int:
     16
     """
     powers = [1 << k for k in range(most.bit_length())]
-    seen: dict[int, float] = {}
+    errors: dict[int, float] = {}
 
     def at(index: int) -> float:
-        if index not in seen:
-            seen[index] = error(powers[index])
-        return seen[index]
+        if index not in errors:
+            errors[index] = error(powers[index])
+        return errors[index]
 
     here = min(max(start, 1).bit_length(), len(powers)) - 1
     while True:

@@ -39,7 +39,7 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     axis.set_title(
         f"{comparison.workload}, {comparison.epochs} epochs of {comparison.bins} batches, delta = {comparison.delta:g}"
     )
-    axis.set_xticks(comparison.epsilons, [f"{one:g}" for one in comparison.epsilons])
+    axis.set_xticks(comparison.epsilons, [f"{epsilon:g}" for epsilon in comparison.epsilons])
     axis.minorticks_off()
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -103,9 +103,9 @@ def compare(
     names = DEFAULT if mechanisms is None else tuple(mechanisms)
     if not names:
         raise InvalidArgument("mechanisms", [], "must name at least one mechanism")
-    asked = [find_mechanism(name, "mechanisms") for name in names]
-    chosen = list(dict.fromkeys((*asked, find_mechanism(baseline, "baseline"))))
-    kept = cache or default_cache()
+    requested = [find_mechanism(name, "mechanisms") for name in names]
+    chosen = list(dict.fromkeys((*requested, find_mechanism(baseline, "baseline"))))
+    store = cache or default_cache()
     described = _described(workload)
     rows: list[Row] = []
     skipped: dict[str, str] = {}
@@ -117,7 +117,7 @@ def compare(
                 progress(f"{mechanism.name} at epsilon {epsilon:g}", place * len(levels) + index, total)
             setting = Setting(bins, epochs, Guarantee(epsilon, delta), workload)
             inputs = _inputs(mechanism.name, setting, described)
-            known = kept.get(inputs, __name__)
+            known = store.get(inputs, __name__)
             try:
                 row = _row(known) or mechanism.row(setting, hint)
             except GaltonError as error:
@@ -126,7 +126,7 @@ def compare(
                 skipped[mechanism.name] = str(error)
                 break
             if known is None or row.to_json() != known:
-                kept.put(inputs, row.to_json(), __name__)
+                store.put(inputs, row.to_json(), __name__)
             rows.append(row)
             hint = row.bands
     if progress is not None:

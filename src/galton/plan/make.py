@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-from galton.accountants import Setting, check_covered, default_accountant, find_accountant
+from galton.accountants import Accountant, Setting, check_covered, default_accountant, find_accountant
 from galton.accounting import Options
 from galton.batching import PLANNED, Scheme, smallest_padded_batch_size, truncation
 from galton.batching.batches import DEFAULT_TRUNCATION
@@ -14,10 +16,12 @@ from galton.plan.choose import choose, references
 from galton.plan.plan import Leak, Plan, leaked
 from galton.provenance import now, versions
 from galton.strategies import identity
+from galton.strategies.grammar import PLAN, parse_spec
 from galton.workloads import parse_workload
 
 MOST_TRUNCATION = 0.5
 """Largest share of delta that truncation may take."""
+_MANY_ROUNDS = 10**6
 
 
 def make_plan(
@@ -46,11 +50,12 @@ def make_plan(
       epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.
       delta: of the guarantee, unless the first argument is all of it.
       examples: number of examples in the data set; public.
-      batch_size: expected batch size; there are round(examples / batch_size) batches per epoch.
+      batch_size: expected batch size, at most `examples`; there are round(examples / batch_size) batches per epoch.
       epochs: passes over the data.
       strategy: how noise is correlated: a family such as `blt:4+scale`, optimised for these batches; `bandmf`, with
         the best number of bands; `best`; or a fixed strategy such as `sqrt:4`. By default what the accountant
-        recommends: for balls-in-bins a scaled BLT with four buffers, optimised under amplification.
+        recommends: for balls-in-bins a scaled BLT with four buffers (fewer in a run of fewer rounds), optimised
+        under amplification.
       batching: how batches are drawn: `balls-in-bins`, `balls-in-bins-streaming`, `poisson`, `cyclic-poisson`,
         `shuffle-once` or `fixed-order`.
       accountant: name of the analysis; by default the one made for the batching. `unamplified` does not rely on the
@@ -79,9 +84,9 @@ def make_plan(
     guarantee = as_guarantee(epsilon, delta)
     positive("clip_norm", clip_norm)
     make_scheme = PLANNED[choice("batching", batching, tuple(PLANNED))]
-    bins = round(examples / batch_size)
-    if bins < 1:
+    if batch_size > examples:
         raise InvalidArgument("batch_size", batch_size, f"must be at most the number of examples, {examples}")
+    bins = round(examples / batch_size)
     rounds = bins * epochs
     target = None if workload == "prefix" else parse_workload(workload, rounds)
     # Batch sizes, coverage and adjacency are checked before the work begins, on the scheme for independent noise. Only
@@ -100,13 +105,19 @@ def make_plan(
         remedy = f"{cost}; take {enough}, or adjacency zero-out, where it is free"
         raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
     setting = Setting(bins, epochs, guarantee.with_delta(guarantee.delta - truncation_delta), target)
-    spec = strategy or analysis.default_strategy
-    chosen = choose(spec, analysis, setting, options)
-    scheme = make_scheme(examples, bins, rounds, chosen.strategy)
+    spec = strategy or _default_strategy(analysis, rounds)
+    with _naming_batch_size(batch_size):
+        chosen = choose(spec, analysis, setting, options)
+    try:
+        scheme = make_scheme(examples, bins, rounds, chosen.strategy)
+    except InvalidArgument:  # only C differs from `uncorrelated`
+        remedy = f"has {chosen.strategy.bands} bands, too many for {batching} batches with {bins} batches per epoch"
+        raise InvalidArgument("strategy", spec, remedy) from None
     analysis.check(chosen.strategy, scheme, bins)
     prediction = truncation(scheme, padded_batch_size)
     claim = guarantee.with_delta(guarantee.delta - prediction.delta(guarantee.epsilon, guarantee.adjacency))
-    evidence = analysis.prove(chosen.strategy, bins, claim, options, chosen.multiplier)
+    with _naming_batch_size(batch_size):
+        evidence = analysis.prove(chosen.strategy, bins, claim, options, chosen.multiplier)
     multiplier = evidence.noise_multiplier
     sensitivity = chosen.strategy.sensitivity(bins)
     plan = Plan(
@@ -130,6 +141,27 @@ def make_plan(
     )
     plan.check()
     return replace(plan, leak=leaked(plan))
+
+
+@contextmanager
+def _naming_batch_size(batch_size: float) -> Iterator[None]:
+    """Errors about the number of bins, which the caller did not give, are about the batch size."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if error.argument != "bins":
+            raise
+        reason = error.remedy.partition(":")[0]
+        remedy = f"makes {error.value} batches per epoch, a number that {reason}; take another batch size"
+        raise InvalidArgument("batch_size", batch_size, remedy) from None
+
+
+def _default_strategy(accountant: Accountant, rounds: int) -> str:
+    """The strategy of a plan that names none: the accountant's, with fewer buffers for a run of fewer rounds."""
+    usual = parse_spec(accountant.default_strategy, _MANY_ROUNDS, PLAN)
+    if usual.number is None or usual.notation.number is None:
+        return accountant.default_strategy
+    return str(replace(usual, number=min(usual.number, usual.notation.number.largest(rounds))))
 
 
 def _generous_padded_batch_size(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
