@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
+import re
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -88,3 +91,31 @@ def test_type_checkers_know_the_names_and_report_others(tmp_path: Path, monkeypa
     for line, (number, (kind, fragment)) in zip(told.splitlines(), expected.items(), strict=True):
         assert line.startswith(f"script.py:{number}: {kind}: ")
         assert fragment in line
+
+
+WRITES = {"save_strategy", "save_state"}
+"""Functions that return nothing."""
+FUNCTIONS = sorted(name for name in NAMES if inspect.isfunction(getattr(galton, name)))
+CLASSES = sorted(name for name in NAMES if inspect.isclass(getattr(galton, name)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_public_function_says_what_it_takes_and_returns(name: str) -> None:
+    function = getattr(galton, name)
+    words = function.__doc__ or ""
+    for parameter in inspect.signature(function).parameters:
+        assert re.search(rf"^ +(\w+, )*{parameter}(, \w+)*: ", words, re.MULTILINE), parameter
+    assert "Returns:" in words or name in WRITES
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_public_class_says_what_it_holds(name: str) -> None:
+    kind = getattr(galton, name)
+    words = kind.__doc__ or ""
+    if issubclass(kind, Exception | enum.Enum):
+        assert words
+        return
+    assert "Args:" in words or "Attributes:" in words
+    if is_dataclass(kind):
+        for field in fields(kind):
+            assert field.name.startswith("_") or re.search(rf"\b{field.name}\b", words), field.name

@@ -71,12 +71,11 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
-        claim = self.guarantee.to_json()
         fields = {name: value for name, value in asdict(self).items() if name != "guarantee"}
         return fields | {
-            "plan_epsilon": claim["epsilon"],
-            "plan_delta": claim["delta"],
-            "adjacency": claim["adjacency"],
+            "plan_epsilon": self.guarantee.epsilon,
+            "plan_delta": self.guarantee.delta,
+            "adjacency": self.guarantee.adjacency.value,
         }
 
 

@@ -17,6 +17,13 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     """Draws errors relative to the baseline (absolute, if that is missing) against epsilon, and writes a file.
 
     Lower bounds have hollow markers and say in the legend that they are no guarantee. The file's ending is its format.
+
+    Args:
+      comparison: what `compare` returned.
+      path: file to write, ending in .png, .pdf or .svg.
+
+    Returns:
+      The path.
     """
     plt = pyplot()
     relative = comparison.baseline in comparison.mechanisms

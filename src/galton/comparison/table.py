@@ -26,6 +26,10 @@ class Comparison:
     """Rows of all mechanisms at all epsilons.
 
     Attributes:
+      bins, epochs: of the run.
+      delta: the guarantee's delta.
+      epsilons: increasing.
+      workload: what the errors are of.
       rows: by mechanism in the order asked for, then by epsilon.
       baseline: mechanism that errors are relative to.
       skipped: mechanisms of the default set left out in part or whole, with the reason (a missing package, say).
@@ -97,6 +101,9 @@ def compare(
       baseline: mechanism that errors are relative to; computed too if it is not among `mechanisms`.
       cache: where rows are kept; default the user's.
       progress: called as progress(what, done, total).
+
+    Returns:
+      The rows, with what was left out and why.
     """
     start = time.perf_counter()
     levels = _levels(epsilons)
