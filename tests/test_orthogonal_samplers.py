@@ -151,7 +151,7 @@ def test_order_statistics_have_the_law_of_sorted_normals() -> None:
     """Mean of the maximum and of the median of 31 others, given an event that is nearly certain."""
     sampler = OrderStatisticsSampler(Pair(np.eye(32), 2.0), MIXTURE, 1e-6, growth=1.0)
     random = np.random.default_rng(1)
-    tails = sampler._descend(-np.expm1(np.log(random.random(1 << 14)) / 31), random)
+    tails = sampler._tail_masses(-np.expm1(np.log(random.random(1 << 14)) / 31), random)
     assert tails.shape[1] == 31
     assert (np.diff(tails, axis=1) >= 0).all()
     for rank in (1, 5, 16, 31):
