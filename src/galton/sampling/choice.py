@@ -55,6 +55,6 @@ def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: 
         return Choice(sharp, f"asked for: {words}, range {value_range:.3g}")
     if value_range * cost < 1.0:
         return Choice(
-            sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost per sample"
+            sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost a sample"
         )
     return Choice(PlainSampler(pair, direction), f"plain: the range of {words} is {value_range:.3g}, no gain over 1")
