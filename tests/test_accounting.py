@@ -308,7 +308,7 @@ def test_an_interrupted_attempt_counts_as_rejected(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         certify(SMALL.at(2.0), 1.0, 1e-5, options=Options(progress=interrupt), ledger=ledger)
-    assert ledger.begin(target_digest(SMALL.at(2.0), Guarantee(1.0, 1e-5)), 0.1).attempts == 2
+    assert ledger.begin([target_digest(SMALL.at(2.0), Guarantee(1.0, 1e-5))], 0.1).attempts == 2
 
 
 @pytest.mark.parametrize("bound", slow_after(1, ["sequence", "kl"]))

@@ -6,17 +6,18 @@ import copy
 import json
 import math
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from galton import files
 from galton.accounting import Certificate, Ledger, Options, certify
-from galton.accounting.certificate import DirectionVerdict, target_digest
+from galton.accounting.certificate import DirectionVerdict, former_target_digest, target_digest
 from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.pair import dominating_pair
-from galton.strategies import square_root
+from galton.strategies import Dense, Strategy, Toeplitz, square_root
 
 SMALL = dominating_pair(square_root(48, 6), 8, 2.85)
 SEEDED = Options(seed=1)
@@ -76,8 +77,8 @@ def test_the_guarantee_stands_in_json_as_three_fields(body: dict[str, Any]) -> N
     assert list(body)[:6] == ["accepted", "epsilon", "delta", "delta_upper", "adjacency", "failure_probability"]
 
 
-def test_attempts_are_counted_under_the_same_name_as_ever() -> None:
-    """Ledgers on disk know targets by this hash: another one would forget refusals."""
+def test_the_name_of_before_is_known() -> None:
+    """Ledgers of galton 0.1 know targets by this hash: another one would forget refusals."""
     target = {
         "strategy": SMALL.strategy,
         "bins": 8,
@@ -86,7 +87,56 @@ def test_attempts_are_counted_under_the_same_name_as_ever() -> None:
         "epsilon": 1.0,
         "delta": 1e-5,
     }
-    assert target_digest(SMALL, Guarantee(1, 1e-5, Adjacency.REPLACE)) == files.digest(target)
+    assert former_target_digest(SMALL, Guarantee(1, 1e-5, Adjacency.REPLACE)) == files.digest(target)
+
+
+SPELLINGS: dict[str, Strategy] = {
+    "series": Toeplitz(8, [1.0, 0.5]),
+    "a multiple": Toeplitz(8, [2.0, 1.0]),
+    "a zero more": Toeplitz(8, [1.0, 0.5, 0.0]),
+    "dense": Dense(Toeplitz(8, [1.0, 0.5]).matrix()),
+    "a third": Toeplitz(8, [1 / 3, 0.5 / 3]),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_other_spellings_are_the_same_target(name: str) -> None:
+    claim = Guarantee(1.0, 1e-5)
+    first = target_digest(dominating_pair(SPELLINGS["series"], 4, 1.3), claim)
+    pair = dominating_pair(SPELLINGS[name], 4, 2.0)
+    assert target_digest(pair, claim) == first
+    assert target_digest(pair, claim.with_delta(math.nextafter(1e-5, 1))) == first
+    assert target_digest(pair, claim.with_delta(1.1e-5)) != first
+    assert target_digest(pair, Guarantee(1.0, 1e-5, Adjacency.REPLACE)) != first
+    assert target_digest(dominating_pair(Toeplitz(8, [1.0, 0.6]), 4), claim) != first
+
+
+def test_attempts_that_an_earlier_galton_counted_still_count(tmp_path: Path) -> None:
+    claim = Guarantee(1.0, 1e-3)
+    ledger = Ledger(tmp_path / "attempts.json")
+    ledger.begin([former_target_digest(SMALL, claim)], 1e-7)
+    second = certify(SMALL, claim, options=SEEDED, ledger=ledger)
+    assert second.attempts == 2
+    assert second.failure_probability == pytest.approx(1e-7 + 1.5e-6)
+
+
+def test_another_strategy_is_another_attempt_at_the_same_setting(tmp_path: Path) -> None:
+    claim = Guarantee(1.0, 1e-3)
+    ledger = Ledger(tmp_path / "attempts.json")
+    weak = dominating_pair(square_root(48, 4), 8, 0.5)
+    assert not certify(weak, claim, options=SEEDED, ledger=ledger, counted_for=["setting"]).accepted
+    other = certify(SMALL, claim, options=SEEDED, ledger=ledger, counted_for=["setting"])
+    assert other.accepted
+    assert other.attempts == 2
+    assert certify(SMALL, claim, options=SEEDED, ledger=ledger).attempts == 1
+
+
+def test_an_interrupted_attempt_says_that_it_counts(tmp_path: Path) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="counts as rejected: the next one will be attempt 2"):
+        certify(SMALL, 1.0, 1e-5, options=Options(progress=interrupt), ledger=Ledger(tmp_path / "attempts.json"))
 
 
 # Forgeries: each a place in the JSON of an accepted certificate, and what is written there.

@@ -103,17 +103,18 @@ class BallsInBins(Accountant):
         guarantee: Guarantee,
         options: Options,
         guess: float | None = None,
+        counted_for: Sequence[str] = (),
     ) -> Evidence:
         """Calibrates, then certifies; a rejection raises the noise, and its failure probability is counted."""
         pair, claim = _pair(strategy, bins), self.room(guarantee)
         multiplier = guess or calibrate(pair, claim, options=options, tau=PLAN_TAU).noise_multiplier
         for _ in range(ATTEMPTS):
-            certificate = certify(pair.at(multiplier), claim, options=options)
+            certificate = certify(pair.at(multiplier), claim, options=options, counted_for=counted_for)
             if certificate.accepted:
                 if certificate.stated_delta > guarantee.delta:
                     raise GaltonError(
-                        f"plan: this strategy was refused {certificate.attempts - 1} times before at this target, "
-                        "too often for delta; take another epsilon or another strategy"
+                        f"plan: there were {certificate.attempts - 1} rejected attempts at these examples, batches and "
+                        "guarantee before, too many for delta; take another epsilon or delta"
                     )
                 return Certified(self.name, certificate)
             multiplier *= _RAISE

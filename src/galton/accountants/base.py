@@ -171,6 +171,7 @@ class Accountant(ABC):
         guarantee: Guarantee,
         options: Options,
         guess: float | None = None,
+        counted_for: Sequence[str] = (),
     ) -> Evidence:
         """Returns evidence for a noise multiplier with which a run has this guarantee.
 
@@ -180,6 +181,7 @@ class Accountant(ABC):
           guarantee: the claim, what truncation costs taken off already.
           options: seed, workers and progress.
           guess: a multiplier that was calibrated for `room(guarantee)`, to be proved; calibrated here if None.
+          counted_for: what a rejected attempt counts for, beside the claim itself (see `certify`).
         """
         self.check_adjacency(guarantee.adjacency)
         figure = self.calibrate(strategy, bins, guarantee, options)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 
 from galton import files
 from galton.accounting.deterministic import direction_upper_bound
-from galton.accounting.ledger import Ledger, default_ledger
+from galton.accounting.ledger import AttemptInterrupted, Ledger, default_ledger
 from galton.accounting.options import SEQUENCE, Options, derived_seed
 from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
 from galton.errors import InvalidArgument, positive, probability
@@ -231,10 +233,20 @@ class Certificate:
 
 
 def target_digest(pair: Pair, guarantee: Guarantee) -> str:
-    """Returns the hash under which attempts are counted: that of the claim, whatever the noise multiplier.
+    """Returns the hash under which attempts are counted: what is claimed of which mechanism.
 
-    Trying another multiplier after a rejection counts as another attempt at the same target.
+    The mechanism is its Gram matrix for a sensitivity of 1, to nine digits: another spelling of C, another multiple of
+    it or another noise multiplier is another attempt at the same target. So is a claim that differs beyond the sixth
+    digit.
     """
+    rounded = np.round(pair.unit, 9) + 0.0
+    claim = {"epsilon": f"{guarantee.epsilon:.6g}", "delta": f"{guarantee.delta:.6g}"}
+    gram = hashlib.sha256(np.ascontiguousarray(rounded, "<f8").tobytes()).hexdigest()
+    return files.digest({"gram": gram, "modes": pair.modes, **claim, "adjacency": guarantee.adjacency.value})
+
+
+def former_target_digest(pair: Pair, guarantee: Guarantee) -> str:
+    """Returns the hash under which galton 0.1 counted attempts: the spelling of C, and all digits of the claim."""
     return files.digest(
         {
             "strategy": pair.strategy,
@@ -284,6 +296,7 @@ def certify(
     tau: float | None = None,
     failure: float | None = None,
     ledger: Ledger | None = None,
+    counted_for: Sequence[str] = (),
 ) -> Certificate:
     """Tests the claim "delta(epsilon) <= delta" once, and returns a certificate, accepted or not.
 
@@ -301,6 +314,8 @@ def certify(
         `options.samples` is None. Default: 1.05, or 1.25 where 1.05 would need more than 1e8 samples.
       failure: failure probability of this attempt.
       ledger: where attempts are counted; default `default_ledger()`.
+      counted_for: names of what else this is an attempt at, such as the setting of a plan whose strategy may change
+        from attempt to attempt; the certificate tells the most attempts at any of them.
 
     Returns:
       The certificate. Only an accepted one lets you claim anything.
@@ -324,19 +339,22 @@ def certify(
     start = time.perf_counter()
     seed = options.fresh_seed()
     ledger = ledger or default_ledger()
-    target = target_digest(pair, guarantee)
-    spent = ledger.begin(target, failure)
+    targets = (target_digest(pair, guarantee), *counted_for)
+    spent = ledger.begin(targets, failure, former_target_digest(pair, guarantee))
     share = failure / len(guarantee.directions)
     verdicts = []
-    for direction in guarantee.directions:
-        verdicts.append(
-            _verify_direction(pair, direction, guarantee, share, tau, derived_seed(seed, "certify"), options)
-        )
-        if not verdicts[-1].accepted:
-            break
+    try:
+        for direction in guarantee.directions:
+            verdicts.append(
+                _verify_direction(pair, direction, guarantee, share, tau, derived_seed(seed, "certify"), options)
+            )
+            if not verdicts[-1].accepted:
+                break
+    except KeyboardInterrupt:
+        raise AttemptInterrupted(spent) from None
     accepted = all(verdict.accepted for verdict in verdicts)
     if accepted:
-        spent = ledger.accept(target, failure)
+        spent = ledger.accept(targets, failure)
     skipped = guarantee.directions[len(verdicts) :]
     uppers = [verdict.delta_upper for verdict in verdicts]
     uppers += [direction_upper_bound(pair, direction, guarantee.epsilon) for direction in skipped]

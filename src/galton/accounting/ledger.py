@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,19 @@ class Spent(NamedTuple):
     failure: float
 
 
+_NOTHING = Spent(0, 0.0)
+
+
+class AttemptInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a verification: breaking off a run that looks bad is a rejection, and counts as one."""
+
+    def __init__(self, spent: Spent) -> None:
+        super().__init__(
+            f"interrupted; this verification counts as rejected: the next one will be attempt {spent.attempts + 1} "
+            "at this target"
+        )
+
+
 @dataclass(frozen=True)
 class Ledger:
     """A file that counts the verifications of every target and adds up their failure probabilities.
@@ -53,36 +66,42 @@ class Ledger:
 
     path: Path
 
-    def begin(self, target: str, failure: float) -> Spent:
+    def begin(self, targets: Sequence[str], failure: float, formerly: str = "") -> Spent:
         """Writes down a new attempt.
 
         Args:
-          target: hash of the claim.
+          targets: hashes of what is attempted: the claim, and whatever else the attempt counts for.
           failure: failure probability of the attempt.
+          formerly: hash under which earlier versions counted attempts at the first target; they are taken over.
 
         Returns:
-          What has been spent on this target, including the new attempt.
+          The most that has been spent on any of the targets, including the new attempt.
         """
         with self._locked() as entries:
-            before = entries.get(target, Spent(0, 0.0))
-            entries[target] = Spent(before.attempts + 1, before.failure + failure)
-            return entries[target]
+            old = entries.pop(formerly, _NOTHING)
+            for index, target in enumerate(targets):
+                before = entries.get(target, _NOTHING)
+                extra = old if index == 0 else _NOTHING
+                attempts = before.attempts + extra.attempts + 1
+                entries[target] = Spent(attempts, before.failure + extra.failure + failure)
+            return max((entries[target] for target in targets), key=lambda spent: spent.failure)
 
-    def accept(self, target: str, failure: float) -> Spent:
+    def accept(self, targets: Sequence[str], failure: float) -> Spent:
         """Takes an accepted attempt off the count.
 
         Args:
-          target: hash of the claim.
+          targets: as they were given to `begin`.
           failure: failure probability of the attempt.
 
         Returns:
-          What had been spent on this target, including the accepted attempt.
+          The most that had been spent on any of the targets, including the accepted attempt.
         """
         with self._locked() as entries:
-            spent = entries.get(target, Spent(1, failure))
-            rest = Spent(max(0, spent.attempts - 1), max(0.0, spent.failure - failure))
-            entries[target] = rest if rest.attempts else Spent(0, 0.0)
-            return spent
+            before = [entries.get(target, Spent(1, failure)) for target in targets]
+            for target, spent in zip(targets, before, strict=True):
+                rest = Spent(max(0, spent.attempts - 1), max(0.0, spent.failure - failure))
+                entries[target] = rest if rest.attempts else _NOTHING
+            return max(before, key=lambda spent: spent.failure)
 
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Spent]]:

@@ -40,8 +40,8 @@ def run(program: str, command: Callable[[], int | None]) -> NoReturn:
         sys.exit(code)
     except GaltonError as error:
         _fail(program, str(error), 2)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail(program, "interrupted", _INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        _fail(program, str(stop) or "interrupted", _INTERRUPTED)
     except (MemoryError, OverflowError, RecursionError) as error:
         _fail(program, f"the input is too large for this machine ({type(error).__name__})", 2)
     except BrokenPipeError:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from galton import files
 from galton.accountants import Accountant, Setting, check_covered, default_accountant, find_accountant
 from galton.accounting import Options
 from galton.batching import PLANNED, Scheme, smallest_padded_batch_size, truncation
@@ -117,7 +118,9 @@ def make_plan(
     prediction = truncation(scheme, padded_batch_size)
     claim = guarantee.with_delta(guarantee.delta - prediction.delta(guarantee.epsilon, guarantee.adjacency))
     with _naming_batch_size(batch_size):
-        evidence = analysis.prove(chosen.strategy, bins, claim, options, chosen.multiplier)
+        # Another strategy after a rejection is another attempt at the same thing.
+        counted_for = (_setting_digest(examples, bins, rounds, guarantee),)
+        evidence = analysis.prove(chosen.strategy, bins, claim, options, chosen.multiplier, counted_for)
     multiplier = evidence.noise_multiplier
     sensitivity = chosen.strategy.sensitivity(bins)
     plan = Plan(
@@ -141,6 +144,13 @@ def make_plan(
     )
     plan.check()
     return replace(plan, leak=leaked(plan))
+
+
+def _setting_digest(examples: int, bins: int, rounds: int, guarantee: Guarantee) -> str:
+    """The name under which attempts at a plan are counted, whatever its strategy; claims to six digits."""
+    claim = {"epsilon": f"{guarantee.epsilon:.6g}", "delta": f"{guarantee.delta:.6g}"}
+    sizes = {"what": "plan", "examples": examples, "bins": bins, "rounds": rounds}
+    return files.digest(sizes | claim | {"adjacency": guarantee.adjacency.value})
 
 
 @contextmanager
