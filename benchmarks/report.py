@@ -92,26 +92,26 @@ PARTS = [
 
 LIMITS = """## Where it is slow, and why
 
-For C near identity with small epsilon and tiny delta the range of the tilted sampler is far above delta: the tilt is a
-moment of the privacy loss, and there the moments are made by rare samples in which one mode dominates, while delta is
-made by many modes that are each a little up. The sampler stays unbiased and its interval valid, but proving a claim
-takes R/delta samples (millions at identity, epsilon 0.5 or 1, delta 1e-10, which is why those rows say "not proved").
-For C = I exact numerical accountants exist; for every C with memory the problem fades.
+For C near the identity, with small epsilon and tiny delta, the range of the tilted sampler is far above delta: the
+tilt is a moment of the privacy loss, and there the moments come from rare samples in which one mode dominates, while
+delta comes from many modes that are each slightly raised. The sampler stays unbiased and its interval valid, but
+proving a claim takes R/delta samples (millions at identity, epsilon 0.5 or 1, delta 1e-10, which is why those rows
+say "not proved"). For C = I exact numerical accountants exist; for every C with memory the problem fades.
 
-## How far these figures carry
+## How far these figures can be trusted
 
-Two noisy cores, single runs. "Not proved" means not with 8 million samples a direction. The certificates table
-compares one accepted run of galton with the count at which a plain mean just passes; its plain and jax-privacy columns
-are that count times the rate measured in the same run, worked out after it. The noise multipliers of the many-bins
-table are constants taken from `calibrate`; its loss is an extrapolation that the identity row of the merging table
-shows can be too low. In the agreement table the importance-sampling mixture also placed the noise multiplier, with
-other seeds, and plain sampling at 1e-4 is itself only good to 2 to 9 percent.
+They are single runs on two noisy cores. "Not proved" means not with 8 million samples per direction. The certificates
+table compares one accepted run of galton with the number of samples at which a plain mean just passes; its plain and
+jax-privacy columns are that number divided by the rate measured in the same run, calculated afterwards. The noise
+multipliers of the many-bins table are constants taken from `calibrate`; its loss is an extrapolation that the
+identity row of the merging table shows can be too low. In the agreement table the importance-sampling mixture also
+placed the noise multiplier, with other seeds, and plain sampling at 1e-4 is itself only good to 2 to 9 percent.
 
-The optimiser's tables are single runs with one seed. Timing was measured at the highest priority while tests ran
-at a low one; a quiet run of the same cells an hour before was up to 40% faster in both columns. Extrapolated
-seconds vary by a factor of two between neighbouring cells, as bisection takes more or fewer steps. RMSE carries the
-calibration's own spread, about 0.1%. The table of sample counts was made by the code before `Study` was moved out of
-the benchmark, and is of one seed: plain rows scatter by a percent.
+The optimiser's tables are single runs with one seed. Timing was measured at the highest priority while tests ran at a
+low priority; a quiet run of the same cells an hour before was up to 40% faster in both columns. Extrapolated seconds
+vary by a factor of two between neighbouring cells, as bisection takes more or fewer steps. RMSE includes the spread
+of the calibration, about 0.1%. The table of sample counts was made by the code before `Study` was moved out of the
+benchmark, with one seed: plain rows scatter by a percent.
 """
 
 

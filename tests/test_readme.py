@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -22,6 +23,15 @@ COMMANDS = [
     shlex.split(line, comments=True)
     for line in re.findall(r"^    (galton .*|python -m reproduction .*)$", README, re.MULTILINE)
 ]
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "reproduction").glob("*.md"))]
+SHOWN = re.compile(r"^    (galton [^\[\n]*)$|`(galton [a-z]+ [^`]* --[^`]*)`", re.MULTILINE)
+DOCUMENTED = [
+    shlex.split(block or inline, comments=True)
+    for page in PAGES
+    for block, inline in SHOWN.findall(page.read_text())
+    if "..." not in block + inline
+]
+"""Commands of the other pages, those that are shown in full."""
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 TARGETS = re.findall(r"^    make (\S+)", README, re.MULTILINE)
 LINKS = re.findall(r"\]\(([^)#]+)", README)
@@ -47,7 +57,7 @@ def test_there_is_something_to_run() -> None:
     assert len(EXAMPLES) >= 4
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", [*COMMANDS, *DOCUMENTED], ids=" ".join)
 def test_a_command_of_the_readme_is_understood(command: list[str]) -> None:
     """Every option and argument is one that the command has, of the right type."""
     if command[0] != "galton":
@@ -57,6 +67,42 @@ def test_a_command_of_the_readme_is_understood(command: list[str]) -> None:
 
     group: Any = typer.main.get_command(app)
     group.commands[command[1]].make_context(command[1], list(command[2:]))
+
+
+def test_the_page_of_certificates_names_every_field() -> None:
+    page = (ROOT / "docs" / "certificates.md").read_text().partition("## Fields")[2]
+    tables = [
+        {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+        for table in page.split("|---|---|")[1:]
+    ]
+    pair = galton.dominating_pair(galton.square_root(8), 4, 3.0)
+    certificate = galton.certify(pair, 1.0, 1e-2, options=galton.Options(seed=1)).to_json()
+    assert tables == [set(certificate), set(certificate["by_direction"][0])]
+
+
+OLD_WORDS = ("galton.baselines", "galton paper", "nominal_size", "micro_batch,", "micro_batch)")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_a_page_has_no_name_that_is_gone(page: Path) -> None:
+    text = page.read_text()
+    assert not [word for word in OLD_WORDS if word in text]
+    names = set(re.findall(r"`(galton(?:\.\w+)+)\b", text))
+    assert not [name for name in names if not _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_link_of_a_page_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert "://" in link or (page.parent / link).exists(), link
 
 
 @pytest.mark.parametrize("target", TARGETS)
