@@ -17,7 +17,7 @@ REPORT = "report.html"
 
 
 def write_report(
-    plan: Plan, path: str | Path, options: Options | None = None, cache: Cache | None = None, points: int = 19
+    plan: Plan, output: str | Path, options: Options | None = None, cache: Cache | None = None, points: int = 19
 ) -> Path:
     """Writes the report of a plan as one HTML file that loads nothing from elsewhere; needs galton[plot].
 
@@ -25,7 +25,7 @@ def write_report(
 
     Args:
       plan: the plan; `load_plan` has checked its integrity.
-      path: file to write.
+      output: file to write.
       options: seed, workers and progress, for batches whose privacy curve is sampled.
       cache: where curves are kept (default: the user's).
       points: number of epsilons on the curve.
@@ -33,15 +33,15 @@ def write_report(
     Returns:
       The path of the file.
     """
-    target = check_path(path)
+    target = check_output(output)
     pyplot()  # if matplotlib is missing, fail before the work begins
     files.write_text(target, render(plan, privacy_curve(plan, options, cache, points)))
     return target
 
 
-def check_path(path: str | Path) -> Path:
-    """Returns the path; raises `InvalidArgument`, before any work begins, if it is a folder."""
-    target = Path(path)
+def check_output(output: str | Path) -> Path:
+    """Returns the path of the file; raises `InvalidArgument`, before any work begins, if it is a folder."""
+    target = Path(output)
     if target.is_dir():
-        raise InvalidArgument("output", str(path), "is a folder; give the name of a file")
+        raise InvalidArgument("output", str(output), "is a folder; give the name of a file")
     return target
