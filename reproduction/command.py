@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from galton.cli import options, show
+from galton.cli.naming import Command
 from galton.cli.running import new_app, run
 from galton.errors import InvalidArgument
 from reproduction.cifar.command import FETCH, STUDIES, CifarOptions, fetch_app, print_result, run_study
@@ -41,7 +42,7 @@ def _main() -> int | None:
     return app(words, prog_name=PROGRAM, standalone_mode=False)
 
 
-@app.command()
+@app.command(cls=Command)
 def reproduce(
     name: Annotated[
         str | None,

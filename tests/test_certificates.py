@@ -13,7 +13,7 @@ import pytest
 
 from galton import files
 from galton.accounting import Certificate, Ledger, Options, certify
-from galton.accounting.certificate import DirectionVerdict, former_target_digest, target_digest
+from galton.accounting.certificate import DirectionVerdict, spelled_target_digest, target_digest
 from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.pair import dominating_pair
@@ -87,7 +87,7 @@ def test_the_name_of_before_is_known() -> None:
         "epsilon": 1.0,
         "delta": 1e-5,
     }
-    assert former_target_digest(SMALL, Guarantee(1, 1e-5, Adjacency.REPLACE)) == files.digest(target)
+    assert spelled_target_digest(SMALL, Guarantee(1, 1e-5, Adjacency.REPLACE)) == files.digest(target)
 
 
 SPELLINGS: dict[str, Strategy] = {
@@ -114,7 +114,7 @@ def test_other_spellings_are_the_same_target(name: str) -> None:
 def test_attempts_that_an_earlier_galton_counted_still_count(tmp_path: Path) -> None:
     claim = Guarantee(1.0, 1e-3)
     ledger = Ledger(tmp_path / "attempts.json")
-    ledger.begin([former_target_digest(SMALL, claim)], 1e-7)
+    ledger.begin([spelled_target_digest(SMALL, claim)], 1e-7)
     second = certify(SMALL, claim, options=SEEDED, ledger=ledger)
     assert second.attempts == 2
     assert second.failure_probability == pytest.approx(1e-7 + 1.5e-6)
@@ -295,3 +295,24 @@ def test_failures_of_earlier_attempts_cannot_be_left_out(certificates: dict[str,
     for changes in ({"attempts": 1}, {"failure_probability": 1e-7}, {"failure_probability": 9e-8}):
         with pytest.raises(InvalidArgument):
             Certificate.from_json(second.to_json() | changes)
+
+
+def test_merging_bins_is_no_other_target(tmp_path: Path) -> None:
+    strategy, claim, ledger = square_root(64), Guarantee(1.0, 1e-3), Ledger(tmp_path / "attempts.json")
+    for seed in (1, 2):
+        weak = dominating_pair(strategy, 16, 0.5)
+        assert not certify(weak, claim, options=Options(seed=seed, samples=4096), ledger=ledger).accepted
+    merged = certify(dominating_pair(strategy, 16, 6.0, merge=2), claim, options=Options(seed=3), ledger=ledger)
+    assert merged.accepted
+    assert merged.attempts == 3
+    assert merged.stated_delta == pytest.approx(1e-3 + 3 * 1.5e-6)
+
+
+def test_small_failures_are_not_lost_beside_large_ones(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "attempts.json")
+    ledger.begin(["a"], 1e-17)
+    ledger.begin(["a"], 0.5)
+    ledger.accept(["a"], 0.5)
+    assert ledger.begin(["a"], 1e-17).failure >= 2e-17
+    ledger.begin(["b", "setting"], 1e-30)
+    assert ledger.begin(["c", "setting"], 1e-8).attempts == 2

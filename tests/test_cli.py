@@ -448,9 +448,7 @@ def parameters(command: str) -> dict[str, Any]:
 
 ALLOWED = {
     ("plan", "batching"): tuple(PLANNED),
-    ("plan", "accountant"): tuple(ACCOUNTANTS),
     ("plan", "adjacency"): Adjacency.names(),
-    ("delta", "sampler"): SAMPLERS,
     ("delta", "bound"): (SEQUENCE, *BOUNDS),
     ("optimize", "objective"): OBJECTIVES,
     ("optimize", "method"): METHODS,
@@ -463,6 +461,28 @@ ALLOWED = {
 @pytest.mark.parametrize(("command", "option"), ALLOWED)
 def test_help_lists_the_values_that_are_allowed(command: str, option: str) -> None:
     assert listed(ALLOWED[command, option]) in parameters(command)[option].help
+
+
+def test_what_help_does_not_list_the_error_does() -> None:
+    error = galton(
+        "plan",
+        "-n",
+        "64",
+        "--batch-size",
+        "8",
+        "-e",
+        "2",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-3",
+        "-o",
+        "x",
+        "--accountant",
+        "list",
+    ).err
+    assert ", ".join(ACCOUNTANTS) in error
+    assert ", ".join(SAMPLERS) in galton("delta", "sqrt", *SMALL, *COMMANDS["delta"], "--sampler", "list").err
 
 
 def python_defaults(function: Callable[..., Any]) -> dict[str, Any]:

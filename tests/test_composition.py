@@ -163,3 +163,26 @@ def test_bad_arguments_are_named(words: dict[str, float], argument: str) -> None
     with pytest.raises(InvalidArgument) as refused:
         subsampled_delta(**{**good, **words})  # type: ignore[arg-type]
     assert refused.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("s", "q", "steps", "epsilon"),
+    [
+        (1e-160, 0.1, 1, 5.0),
+        (1e200, 0.1, 2, 0.5),
+        (0.05, 0.5, 100, 1.0),
+        (0.2, 1 - 1e-13, 5, 1.0),
+        (0.5, 1e-4, 10**6, 100.0),
+    ],
+)
+def test_extremes_have_a_bound_from_0_to_1(s: float, q: float, steps: int, epsilon: float) -> None:
+    assert 0 <= subsampled_delta(s, q, steps, epsilon) <= 1
+
+
+def test_large_deltas_are_not_rounded_to_1() -> None:
+    assert 0.62 < bound(1.0, 0.999, 10, 3.0, Direction.MIXTURE_FIRST) < 0.625
+
+
+def test_a_direction_that_is_not_meant_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="direction = 'replace'"):
+        subsampled_step(1.0, 0.1, Direction.REPLACE, 1e-3)

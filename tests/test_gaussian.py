@@ -168,3 +168,8 @@ def test_infinite_epsilons_have_a_delta(epsilon: float, delta: float) -> None:
 def test_an_epsilon_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="epsilon = nan"):
         gaussian_delta(math.nan, 1.0)
+
+
+def test_an_example_that_hardly_counts_has_no_delta() -> None:
+    assert gaussian_delta(1.0, 1e-310) == 0.0
+    assert gaussian_delta(-1.0, 1e-310) == pytest.approx(-math.expm1(-1.0))

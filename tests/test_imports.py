@@ -1,4 +1,4 @@
-"""Imports point one way: a room imports rooms above it in the table of docs/design.md, never below."""
+"""Imports point one way: a package imports what is above it in the table of docs/design.md, never below."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ADAPTERS = {"galton.training.jax", "galton.training.torch", "galton.training.opa
 ADAPTER_PARTS = {"galton.training.torch_batches", "galton.training.opacus_batches"}
 
 
-def rooms() -> list[str]:
-    """The rooms in the order of docs/design.md: a row of its first table may name several, in order."""
+def parts() -> list[str]:
+    """Packages and modules in the order of docs/design.md: a row of its first table may name several, in order."""
     text = (ROOT / "docs" / "design.md").read_text()
-    table = text.split("| room |", 1)[1].split("\n\n", 1)[0]
+    table = text.split("| package or module |", 1)[1].split("\n\n", 1)[0]
     cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
     return [name.removesuffix("/") for cell in cells for name in re.findall(r"`([a-z_/]+)`", cell)]
 
@@ -63,25 +63,25 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-def room(module: str) -> str:
+def part_of(module: str) -> str:
     return module.split(".")[1]
 
 
-def test_the_table_names_every_room_once() -> None:
-    named = rooms()
+def test_the_table_names_every_part_once() -> None:
+    named = parts()
     assert len(named) == len(set(named))
-    assert set(named) == {room(module) for module in MODULES if module != "galton"}
+    assert set(named) == {part_of(module) for module in MODULES if module != "galton"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name != "galton"])
 def test_imports_point_up_the_table(module: str) -> None:
-    order = rooms()
+    order = parts()
     for imported in imports(MODULES[module]):
         if not imported.startswith("galton"):
             continue
-        assert imported != "galton", f"{module} imports from the public surface; import from the room itself"
-        allowed = order[: order.index(room(module)) + 1]
-        assert room(imported) in allowed, f"{module} imports {imported}, which is further down"
+        assert imported != "galton", f"{module} imports from the public surface; import from where the name is defined"
+        allowed = order[: order.index(part_of(module)) + 1]
+        assert part_of(imported) in allowed, f"{module} imports {imported}, which is further down"
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from galton.cli import options, show
+from galton.cli.naming import Command
 from galton.cli.running import new_app
 from galton.errors import GaltonError, InvalidArgument, InvalidFile, count, positive
 
@@ -32,7 +33,7 @@ SHOWN = ("model", "epsilon", "series", "accuracy", "low", "high", "trials", "rat
 fetch_app = new_app(FETCH, "")
 
 
-@fetch_app.command()
+@fetch_app.command(cls=Command)
 def fetch_cifar(
     output: Annotated[
         Path | None,

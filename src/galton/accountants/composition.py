@@ -14,14 +14,14 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr
 
-from galton.errors import FloatArray, GaltonError
+from galton.errors import FloatArray, GaltonError, InvalidArgument
 from galton.guarantee import Direction
 
 UNIT = 2.0**-53
 FAR = 12.5
 """A standard normal is beyond this with probability below 4e-36: what is there counts as a loss of infinity."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_MASS_ERROR = 1e-12
+_MASS_ERROR = 4e-12
 """Relative error of the mass of a cell: quadrature of the density, or differences of `ndtr` over wide cells."""
 _LOST = 1e-290
 """Mass that may have underflowed."""
@@ -30,6 +30,10 @@ _TAIL = 60.0
 _MOST_CELLS = 1 << 24
 _NEWTON_STEPS = 60
 _LARGEST_TILT = 1e9
+
+
+class GridTooLarge(GaltonError):
+    """A coarser grid is needed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +68,15 @@ def subsampled_step(
     so that both its probabilities are kept: a mean-preserving spread of the likelihood ratio, which dominates. Errors
     of masses raise them; errors of the split move mass upwards.
     """
+    if direction is Direction.REPLACE:
+        raise InvalidArgument("direction", direction.value, "must be mixture-first or noise-first")
     s, q = noise_multiplier, probability_of_use
     mixture_first = direction is Direction.MIXTURE_FIRST
     highest = _loss((FAR + 1 / s) if mixture_first else FAR, s, q)
     lowest = max(_loss(-FAR, s, q), -1e300)
     start, stop = math.floor(lowest / interval), math.ceil(highest / interval)
     if stop - start > _MOST_CELLS:
-        raise GaltonError(f"composition: noise multiplier {s:g} needs a grid of {stop - start} losses, too many")
+        raise GridTooLarge(f"composition: noise multiplier {s:g} needs a grid of {stop - start} losses, too many")
     losses = np.arange(start, stop + 1, dtype=np.float64) * interval
     edges = _observation(losses, s, q)
     plain, shifted = _masses(edges, 0.0), _masses(edges, 1 / s)
@@ -83,12 +89,14 @@ def subsampled_step(
     else:  # the loss is the negative one: cells in reverse
         numerator, denominator, lower = plain[::-1], with_example[::-1], -losses[:0:-1]
         below, above = above_plain, below_plain
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = (1 - denominator / numerator * np.exp(lower)) / -math.expm1(-interval)
-    # What rounding of an edge does to its loss, or of masses to their ratio, moves mass upwards instead.
-    loss = lower if mixture_first else -lower
-    edge_error = 4 + abs(math.log(q)) + (1 + 1 / s) ** 2 + 2 * FAR / s + np.abs(loss) + np.exp(-np.minimum(loss, 0.0))
-    moved = (16 * UNIT * edge_error + 4 * _MASS_ERROR) / -math.expm1(-interval)
+    with np.errstate(over="ignore"):
+        # What rounding of an edge does to its loss, or of masses to their ratio, moves mass upwards instead.
+        loss = lower if mixture_first else -lower
+        scale = 4 + abs(math.log(q)) + (1 + 1 / s) ** 2 + 2 * FAR / s
+        edge_error = scale + np.abs(loss) + np.exp(-np.minimum(loss, 0.0))
+        moved = (16 * UNIT * edge_error + 4 * _MASS_ERROR) / -math.expm1(-interval)
     share = np.where(np.isfinite(share), np.clip(share + moved, 0.0, 1.0), 1.0)
     masses = np.zeros(losses.size)
     masses[1:] += numerator * share
@@ -119,7 +127,8 @@ def _observation(losses: FloatArray, s: float, q: float) -> FloatArray:
 def _masses(edges: FloatArray, mean: float) -> FloatArray:
     """Probabilities of a normal of this mean between neighbouring edges, with a small relative error each."""
     low, high = edges[:-1] - mean, edges[1:] - mean
-    width, middle = high - low, (high + low) / 2
+    with np.errstate(invalid="ignore"):  # cells between two edges at minus infinity have no width and no mass
+        width, middle = high - low, (high + low) / 2
     narrow = np.isfinite(middle) & (width * (1 + np.abs(middle)) < 1)
     result = np.zeros(low.size)
     points = middle[narrow, None] + width[narrow, None] / 2 * _NODES
@@ -199,7 +208,7 @@ class Composition:
         cells = max(math.ceil(top / step.interval) - offset + 2, step.masses.size)
         size = 1 << max(4, (cells - 1).bit_length())
         if size > _MOST_CELLS:
-            raise GaltonError(f"composition: {steps} steps need a grid of {size} losses, too many")
+            raise GridTooLarge(f"composition: {steps} steps need a grid of {size} losses, too many")
         tilted = np.zeros(size)
         with np.errstate(divide="ignore", under="ignore"):
             tilted[: step.masses.size] = np.exp(np.log(step.masses) + tilt * step.losses - log_scale)
@@ -220,10 +229,13 @@ class Composition:
         log_front = steps * log_scale - tilt * epsilon
         exponents = float((np.abs(self._log_masses) + tilt * np.abs(self._losses)).max())
         units = 4 * steps * (64 + math.log2(size) + 2 * exponents) + 64 * (1 + abs(log_front))
-        rounding = math.exp(min(units * UNIT, 700.0))
+        units += 4 * (size + epsilon / step.interval)
+        if log_front > 1 or units * UNIT > 1:  # delta is 1 for all we know
+            return 1.0
+        rounding = math.exp(units * UNIT)
         # Beyond the window: P(S > top) <= e^(steps log_scale - tilt top) times the tilted mass there.
         beyond = math.exp(min(0.0, steps * log_scale - tilt * (offset + size - 1) * step.interval - _TAIL))
-        return min(1.0, math.exp(min(log_front, 700.0)) * inside * rounding + beyond * rounding + infinite * (1 + 1e-9))
+        return min(1.0, math.exp(log_front) * inside * rounding + beyond * rounding + infinite * (1 + 1e-9))
 
 
 def _hidden(magnitude: FloatArray, steps: int, size: int, norm: float, values: FloatArray) -> float:

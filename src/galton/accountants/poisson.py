@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from galton.accountants.attacks import Attack, period_of, unknown_coins
 from galton.accountants.base import Accountant, Compared
-from galton.accountants.composition import FAR, Composition, subsampled_step
+from galton.accountants.composition import FAR, Composition, GridTooLarge, subsampled_step
 from galton.accountants.curve import Curve, point_by_point
 from galton.accountants.figure import Figure
 from galton.accountants.search import least_noise
@@ -26,6 +26,10 @@ from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
 
 _LARGEST_EPSILON, _LEAST_EPSILON = 1e5, 1e-9
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
+"""Noise multipliers beyond which the trivial bounds, 1 and that without amplification, are taken."""
+_COARSER = 12
+"""How often the grid may be made twice as coarse, which only raises the bound, until it fits."""
 
 
 class CyclicPoisson(Accountant):
@@ -163,18 +167,31 @@ def subsampled_delta(
       0.00261
     """
     positive("noise_multiplier", noise_multiplier)
-    count("steps", steps)
+    count("steps", steps, at_most=10**9)
     non_negative("epsilon", epsilon)
     if not 0 < probability_of_use <= 1:
         raise InvalidArgument("probability_of_use", probability_of_use, "must be above 0 and at most 1")
     Poisson().check_adjacency(Adjacency(adjacency))
-    if probability_of_use == 1:  # nothing is left to chance
-        return min(1.0, gaussian_delta(epsilon, math.sqrt(steps) / noise_multiplier) * (1 + 1e-9))
-    interval = loss_interval(probability_of_use, noise_multiplier)
-    return max(
-        Composition(subsampled_step(noise_multiplier, probability_of_use, direction, interval), steps).delta(epsilon)
-        for direction in Adjacency(adjacency).directions
-    )
+    if noise_multiplier < _LEAST_NOISE:
+        return 1.0
+    unamplified = min(1.0, gaussian_delta(epsilon, math.sqrt(steps) / noise_multiplier) * (1 + 1e-9))
+    if probability_of_use == 1 or noise_multiplier > _MOST_NOISE:  # nothing is left to chance, or nothing to gain
+        return unamplified
+    interval = loss_interval(probability_of_use, noise_multiplier, epsilon)
+    for coarser in range(_COARSER):
+        try:
+            return min(
+                unamplified,
+                max(
+                    Composition(
+                        subsampled_step(noise_multiplier, probability_of_use, direction, interval * 2**coarser), steps
+                    ).delta(epsilon)
+                    for direction in Adjacency(adjacency).directions
+                ),
+            )
+        except GridTooLarge:
+            continue
+    return unamplified
 
 
 def subsampled_epsilon(
@@ -196,15 +213,16 @@ def subsampled_epsilon(
     return high
 
 
-def loss_interval(probability_of_use: float, noise_multiplier: float) -> float:
+def loss_interval(probability_of_use: float, noise_multiplier: float, epsilon: float = 0.0) -> float:
     """Returns a grid of losses good to 1e-3 of the noise: 3% of the spread q sqrt(e^(1/s^2) - 1) of one step.
 
-    The error of connected dots is of second order in the interval over the spread, whatever the number of steps. A step
-    has at most about a million losses.
+    The error of connected dots is of second order in the interval over the spread, whatever the number of steps. Where
+    one step may have a loss of the size of epsilon, 1/4000 of epsilon will do. A step has at most about a million
+    losses: for probabilities of use below 1e-5 the bound is looser.
     """
     spread = probability_of_use * math.sqrt(math.expm1(min(noise_multiplier**-2, 100.0)))
     span = (FAR + 1 / noise_multiplier) / noise_multiplier
-    return max(min(0.03 * spread, 1e-3), span / 2**20)
+    return max(min(0.03 * spread, 1e-3 * max(1.0, epsilon / 4)), span / 2**20)
 
 
 @lru_cache(maxsize=1024)

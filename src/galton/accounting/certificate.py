@@ -245,8 +245,11 @@ def target_digest(pair: Pair, guarantee: Guarantee) -> str:
     return files.digest({"gram": gram, "modes": pair.modes, **claim, "adjacency": guarantee.adjacency.value})
 
 
-def former_target_digest(pair: Pair, guarantee: Guarantee) -> str:
-    """Returns the hash under which galton 0.1 counted attempts: the spelling of C, and all digits of the claim."""
+def spelled_target_digest(pair: Pair, guarantee: Guarantee) -> str:
+    """Returns the other hash under which attempts are counted: the spelling of C and all digits of the claim.
+
+    It is that of galton 0.1, whose attempts go on counting, and does not depend on how many bins are merged.
+    """
     return files.digest(
         {
             "strategy": pair.strategy,
@@ -339,8 +342,8 @@ def certify(
     start = time.perf_counter()
     seed = options.fresh_seed()
     ledger = ledger or default_ledger()
-    targets = (target_digest(pair, guarantee), *counted_for)
-    spent = ledger.begin(targets, failure, former_target_digest(pair, guarantee))
+    targets = (target_digest(pair, guarantee), spelled_target_digest(pair, guarantee), *counted_for)
+    spent = ledger.begin(targets, failure)
     share = failure / len(guarantee.directions)
     verdicts = []
     try:

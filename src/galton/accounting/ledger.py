@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,12 @@ class Spent(NamedTuple):
 _NOTHING = Spent(0, 0.0)
 
 
+def _most(spent: Iterable[Spent]) -> Spent:
+    """The largest failure probability and the most attempts of all."""
+    listed = list(spent)
+    return Spent(max(each.attempts for each in listed), max(each.failure for each in listed))
+
+
 class AttemptInterrupted(KeyboardInterrupt):
     """Ctrl-C during a verification: breaking off a run that looks bad is a rejection, and counts as one."""
 
@@ -66,25 +72,21 @@ class Ledger:
 
     path: Path
 
-    def begin(self, targets: Sequence[str], failure: float, formerly: str = "") -> Spent:
+    def begin(self, targets: Sequence[str], failure: float) -> Spent:
         """Writes down a new attempt.
 
         Args:
           targets: hashes of what is attempted: the claim, and whatever else the attempt counts for.
           failure: failure probability of the attempt.
-          formerly: hash under which earlier versions counted attempts at the first target; they are taken over.
 
         Returns:
           The most that has been spent on any of the targets, including the new attempt.
         """
         with self._locked() as entries:
-            old = entries.pop(formerly, _NOTHING)
-            for index, target in enumerate(targets):
+            for target in dict.fromkeys(targets):
                 before = entries.get(target, _NOTHING)
-                extra = old if index == 0 else _NOTHING
-                attempts = before.attempts + extra.attempts + 1
-                entries[target] = Spent(attempts, before.failure + extra.failure + failure)
-            return max((entries[target] for target in targets), key=lambda spent: spent.failure)
+                entries[target] = Spent(before.attempts + 1, before.failure + failure)
+            return _most(entries[target] for target in targets)
 
     def accept(self, targets: Sequence[str], failure: float) -> Spent:
         """Takes an accepted attempt off the count.
@@ -97,11 +99,12 @@ class Ledger:
           The most that had been spent on any of the targets, including the accepted attempt.
         """
         with self._locked() as entries:
-            before = [entries.get(target, Spent(1, failure)) for target in targets]
-            for target, spent in zip(targets, before, strict=True):
-                rest = Spent(max(0, spent.attempts - 1), max(0.0, spent.failure - failure))
-                entries[target] = rest if rest.attempts else _NOTHING
-            return max(before, key=lambda spent: spent.failure)
+            before = {target: entries.get(target, Spent(1, failure)) for target in targets}
+            for target, spent in before.items():
+                # Rounded up: a small failure that was added to a large one must not be lost when that goes.
+                rest = max(spent.failure - failure, 2.0**-52 * spent.failure)
+                entries[target] = Spent(spent.attempts - 1, rest) if spent.attempts > 1 else _NOTHING
+            return _most(before.values())
 
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Spent]]:

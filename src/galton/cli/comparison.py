@@ -10,6 +10,7 @@ import typer
 from galton.cli import options, show
 from galton.cli.app import command
 from galton.cli.options import listed
+from galton.errors import InvalidArgument
 from galton.plots import FORMATS
 
 if TYPE_CHECKING:
@@ -21,22 +22,24 @@ _REQUIRED = "; required, unless --list is given."
 @command
 def compare(
     bins: Annotated[
-        int, typer.Option("--bins", "-b", help=f"Number of batches per epoch{_REQUIRED}", show_default=False)
-    ] = 0,
+        int | None, typer.Option("--bins", "-b", help=f"Number of batches per epoch{_REQUIRED}", show_default=False)
+    ] = None,
     epochs: Annotated[
-        int,
+        int | None,
         typer.Option("--epochs", "-e", help=f"Number of passes over the data{_REQUIRED}", show_default=False),
-    ] = 0,
+    ] = None,
     epsilons: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--epsilons",
             "--epsilon",
             help=f"Epsilons to compare at, separated by commas{_REQUIRED}",
             show_default=False,
         ),
-    ] = "",
-    delta: Annotated[float, typer.Option(help=f"Delta of the privacy guarantee{_REQUIRED}", show_default=False)] = 0.0,
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help=f"Delta of the privacy guarantee{_REQUIRED}", show_default=False)
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List all mechanisms and what their figures are worth, and exit.")
     ] = False,
@@ -79,6 +82,10 @@ def compare(
             for mechanism in MECHANISMS.values()
         ]
         return show.print_table("mechanisms", lines)
+    if bins is None or epochs is None or epsilons is None or delta is None:
+        given = {"bins": bins, "epochs": epochs, "epsilons": epsilons, "delta": delta}
+        missing = next(name for name, value in given.items() if value is None)
+        raise InvalidArgument(missing, None, "is required, unless --list is given")
     if plot is not None:
         check_plot_path(plot)
     names = None if mechanisms is None else list(MECHANISMS) if mechanisms == "all" else mechanisms.split(",")

@@ -96,8 +96,10 @@ def optimize(
     matrix = parse_workload(workload, total)
     choice("participation", participation, (AMPLIFIED, *PARTICIPATIONS))
     if participation != AMPLIFIED:
-        if plot is not None:
-            raise InvalidArgument("plot", str(plot), "is for balls-in-bins: the classical optimum needs no search")
+        searching = {"plot": plot, "estimator": estimator, "iterations": iterations}
+        for name, value in (searching | {"method": method if method != "lbfgs" else None}).items():
+            if value:
+                raise InvalidArgument(name, str(value), "is for balls-in-bins: the classical optimum needs no search")
         return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)
     with execution.options(confidence=confidence) as accounting_options:
         optimized = run(

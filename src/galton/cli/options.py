@@ -64,8 +64,8 @@ SamplerName = Annotated[
     str,
     typer.Option(
         "--sampler",
-        help="Sampler of the Monte Carlo accountant: auto, plain, tilted, maximum or order-statistics. "
-        "The last two are for independent noise (C = I) only.",
+        help="Sampler of the Monte Carlo accountant: auto chooses, plain or tilted force one; `--sampler list` names "
+        "all.",
     ),
 ]
 BoundName = Annotated[
@@ -130,7 +130,9 @@ def total_rounds(bins: int, epochs: int, rounds: int | None) -> int:
     count("epochs", epochs, at_most=10**6)
     total = bins * epochs if rounds is None else count("rounds", rounds)
     if not bins * (epochs - 1) < total <= bins * epochs:
-        raise InvalidArgument("rounds", total, f"must lie in the last of {epochs} epochs of {bins} bins")
+        raise InvalidArgument(
+            "rounds", total, f"must be from {bins * (epochs - 1) + 1} to {bins * epochs}, in the last epoch"
+        )
     if total > 10**8:
         raise InvalidArgument("epochs", epochs, f"must make at most 100 million rounds, and {bins} bins make {total}")
     return total

@@ -50,8 +50,8 @@ def plan(
     accountant: Annotated[
         str,
         typer.Option(
-            help="Analysis that proves the guarantee: balls-in-bins, poisson, cyclic-poisson, mmcc, allocation or "
-            "unamplified. It has to cover the batching.",
+            help="Analysis that proves the guarantee; it has to cover the batching. unamplified does not rely on "
+            "secret batches; `--accountant list` names all.",
             show_default="the one made for the batching",
         ),
     ] = "",

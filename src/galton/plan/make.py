@@ -12,7 +12,7 @@ from galton.accounting import Options
 from galton.batching import PLANNED, Scheme, smallest_padded_batch_size, truncation
 from galton.batching.batches import DEFAULT_TRUNCATION
 from galton.errors import InvalidArgument, choice, count, positive
-from galton.guarantee import Guarantee, as_guarantee
+from galton.guarantee import Adjacency, Guarantee, as_guarantee
 from galton.plan.choose import choose, references
 from galton.plan.plan import Leak, Plan, leaked
 from galton.provenance import now, versions
@@ -103,7 +103,8 @@ def make_plan(
     if truncation_delta > MOST_TRUNCATION * guarantee.delta:
         enough = _generous_padded_batch_size(uncorrelated, guarantee, micro_batch_size)
         cost = f"truncation would cost {truncation_delta:.3g} of delta"
-        remedy = f"{cost}; take {enough}, or adjacency zero-out, where it is free"
+        free = " or ".join(member.value for member in Adjacency if member.equal_sizes)
+        remedy = f"{cost}; take {enough}, or adjacency {free}, where it is free"
         raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
     setting = Setting(bins, epochs, guarantee.with_delta(guarantee.delta - truncation_delta), target)
     spec = strategy or _default_strategy(analysis, rounds)

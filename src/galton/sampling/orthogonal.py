@@ -53,7 +53,7 @@ class Orthogonal:
 def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:
     """Returns the modes, refusing a pair whose modes are not orthogonal and of equal length."""
     if direction is Direction.REPLACE:
-        raise InvalidArgument("sampler", sampler, "is for add-or-remove adjacency; take auto, plain or tilted")
+        raise InvalidArgument("sampler", sampler, "is not for replace adjacency; take auto, plain or tilted")
     gram = pair.gram
     diagonal = gram.diagonal()
     largest = float(diagonal.max())

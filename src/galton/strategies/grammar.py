@@ -138,7 +138,7 @@ _ALTERNATIVES = {
     ),
     Source.FAMILY: (
         "has to be optimised first: galton optimize {text} --bins .. --epochs .. --epsilon .. --delta .. "
-        "-o strategy.json, then take strategy.json"
+        "-o strategy.json, then use strategy.json"
     ),
     Source.COMPARISON: "is for plans: galton plan --strategy {text} ..",
 }

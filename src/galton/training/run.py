@@ -19,7 +19,8 @@ import numpy as np
 
 from galton import files
 from galton.batching import Batch, Batches
-from galton.errors import GaltonError, InvalidFile
+from galton.errors import GaltonError, InvalidArgument, InvalidFile
+from galton.fields import Fields
 from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed
 from galton.noise.checkpoint import read_state, write_state
 from galton.noise.journal import open_exclusively
@@ -135,9 +136,15 @@ class TrainingRun:
             body = files.read_json(self._run_file)
             if body.get("format") != FORMAT or body.get("version") != VERSION:
                 raise InvalidFile(f"{self._run_file}: must be a {FORMAT} of version {VERSION}")
-            check_same("plan", body["plan"], self.plan.digest)
-            check_same("padded_batch_size", body["batches"]["physical"], self.plan.padded_batch_size)
-            self._body = body | {"resumptions": body["resumptions"] + 1}
+            try:
+                known = Fields("run", body)
+                plan, state, resumptions = known.text("plan"), known.inner("batches"), known.count("resumptions")
+                size, _, _ = state.count("physical", 1), known.truth("seed_chosen_by_user"), known.text("started")
+            except InvalidArgument as error:
+                raise InvalidFile(f"{self._run_file}: does not hold together ({error}); begin a new run") from None
+            check_same("plan", plan, self.plan.digest)
+            check_same("padded_batch_size", size, self.plan.padded_batch_size)
+            self._body = body | {"resumptions": resumptions + 1}
         else:
             batches = self.plan.batches(seed)
             self._body = {
