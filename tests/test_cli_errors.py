@@ -56,7 +56,7 @@ CASES: list[Case] = [
     ),
     *rows(
         (*ANALYSING, "optimize"),
-        ("--rounds", "13", "--rounds = 13: must lie in the last of 3 epochs of 4 bins"),
+        ("--rounds", "13", "--rounds = 13: must be from 9 to 12, in the last epoch"),
     ),
     *rows(ANALYSING, ("--merge", "3", "--merge = 3: must divide the number of bins, 4")),
     *rows(

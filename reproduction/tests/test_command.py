@@ -46,7 +46,7 @@ def test_it_runs_in_any_working_directory(tmp_path: Path) -> None:
     assert set(json.loads(result.stdout)["results"]) > set(RESULTS)
     refused = as_process(tmp_path, "nonsense")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("reproduction: name = 'nonsense'")
+    assert refused.stderr.startswith("reproduction: NAME = 'nonsense'")
     assert refused.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 

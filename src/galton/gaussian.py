@@ -13,6 +13,7 @@ from galton.guarantee import Guarantee
 
 _SMALL = 0.5
 """Below this mu delta is computed as an integral, not as a difference."""
+_UNDERFLOW = -40.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
@@ -42,7 +43,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     if epsilon == 0:
         return math.erf(mu / math.sqrt(8))
     inside, outside = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-    if math.isinf(inside):
+    if inside < _UNDERFLOW:
         return 0.0
     if mu < _SMALL:
         points = (inside + outside) / 2 + mu / 2 * _NODES
