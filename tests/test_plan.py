@@ -649,3 +649,11 @@ def test_the_command_line_refuses_bad_input_in_one_line(tmp_path: Path, more: li
     assert (found.code, found.out) == (2, "")
     assert found.err.count("\n") == 1
     assert not (tmp_path / "plan").exists()
+
+
+@pytest.mark.parametrize("name", ["bandmf-poisson-epsilon1", "bandmf-poisson-epsilon2", "bandmf-poisson-epsilon8"])
+def test_plans_of_before_are_proved_again_by_the_bound_of_today(name: str) -> None:
+    plan = load_plan(Path(__file__).parents[1] / "reproduction" / "results" / "cifar" / "plans" / name)
+    assert verify_plan(plan).accepted
+    less = replace(plan, noise_multiplier=0.999 * plan.noise_multiplier)
+    assert not less.accountant.verify(less.run, less.claim, galton.Options()).accepted

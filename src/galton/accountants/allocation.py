@@ -136,6 +136,11 @@ class Allocation(Accountant):
             )
         return Figure(multiplier, guarantee, self.stated(guarantee))
 
+    def delta(self, run: Run, claim: Guarantee, options: Options | None = None) -> float:
+        self.check_adjacency(claim.adjacency)
+        _check_run(run.strategy, run.bins)
+        return allocation_delta(run.bins, run.noise_multiplier, claim.epsilon, claim.adjacency)
+
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         return self._sampled.epsilon(run, delta, adjacency, options)
 

@@ -21,7 +21,7 @@ from galton.accountants.evidence import Certified, Evidence
 from galton.accountants.figure import Figure
 from galton.accountants.setting import Run, Setting
 from galton.accountants.statement import Standing, Statement
-from galton.accounting import Calibration, Ledger, Options, calibrate, certify, epsilon, profile
+from galton.accounting import Calibration, Ledger, Options, calibrate, certify, delta, epsilon, profile
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.quick import quick_multiplier
 from galton.batching.laws import Law, RandomBin
@@ -133,6 +133,11 @@ class BallsInBins(Accountant):
 
     def evidence_from_json(self, value: dict[str, Any]) -> Evidence:
         return Certified.from_json(value)
+
+    def delta(self, run: Run, claim: Guarantee, options: Options | None = None) -> float:
+        options = replace(options or Options(), confidence=_EPSILON_CONFIDENCE, rel_width=0.05)
+        pair = _pair(run.strategy, run.bins).at(run.noise_multiplier)
+        return delta(pair, claim.epsilon, claim.adjacency, options=options).upper
 
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         options = replace(options or Options(), confidence=_EPSILON_CONFIDENCE, rel_width=0.05)

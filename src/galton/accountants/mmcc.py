@@ -136,6 +136,10 @@ class Mmcc(Accountant):
         multiplier = least_noise(at, delta, guess=1 / gaussian_mu(epsilon, delta), width=2e-3)
         return Figure(multiplier * (1 + 1e-12), guarantee, self.stated(guarantee))
 
+    def delta(self, run: Run, claim: Guarantee, options: Options | None = None) -> float:
+        tail = _TAIL_SHARE * claim.delta
+        return mmcc_delta(run.strategy, run.bins, run.noise_multiplier, claim.epsilon, tail, claim.adjacency)
+
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         """Returns an epsilon within 1% of the least at which the bound is at most delta."""
         self.check_adjacency(adjacency)

@@ -79,6 +79,10 @@ class CyclicPoisson(Accountant):
             statement = replace(statement, sampling=Poisson.statement.sampling)
         return Figure(column * ratio, guarantee, statement)
 
+    def delta(self, run: Run, claim: Guarantee, options: Options | None = None) -> float:
+        chance = run.scheme.sampling_probability
+        return subsampled_delta(run.column_multiplier, chance, _steps(run), claim.epsilon, claim.adjacency)
+
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         self.check_adjacency(adjacency)
         chance = run.scheme.sampling_probability

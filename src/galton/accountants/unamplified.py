@@ -57,6 +57,9 @@ class Unamplified(Accountant):
         strategy.check_bins(bins)
         return Figure((1 + 1e-9) * unamplified_multiplier(guarantee), guarantee, self.stated(guarantee))
 
+    def delta(self, run: Run, claim: Guarantee, options: Options | None = None) -> float:
+        return min(1.0, gaussian_delta(claim.epsilon, claim.sides / run.noise_multiplier) * (1 + 1e-9))
+
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         return gaussian_epsilon(delta, adjacency.sides / run.noise_multiplier * (1 + 1e-9))
 

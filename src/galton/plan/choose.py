@@ -39,9 +39,8 @@ def choose(spec: str, accountant: Accountant, setting: Setting, options: Options
         if parsed.name == "best":
             return _best(accountant, setting, options)
         if accountant.most_bands(setting.bins) == 1 < setting.bins:
-            raise InvalidArgument(
-                "strategy", spec, f"needs batches other than those of the accountant {accountant.name}"
-            )
+            remedy = f"has several bands, but {accountant.name} sampling is analysed for one; take identity"
+            raise InvalidArgument("strategy", spec, remedy)
         return Chosen(banded("toeplitz", accountant)(setting, None).strategy, None, ())
     if parsed.source is not Source.FAMILY:
         return Chosen(resolve_strategy(spec, setting.bins, setting.rounds), None, ())

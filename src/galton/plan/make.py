@@ -1,4 +1,4 @@
-"""From a user's wishes to a plan: strategy, noise and certificate."""
+"""From what a user asks for to a plan: strategy, noise and certificate."""
 
 from __future__ import annotations
 

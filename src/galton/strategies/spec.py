@@ -48,8 +48,8 @@ def _from_file(path: str, rounds: int, allow_negative: bool) -> Strategy:
         raise InvalidFile(f"{path}: {error}") from None
     if strategy.has_negative and not allow_negative:
         raise InvalidFile(
-            f"{path}: C has negative entries; they are for analysis only, with allow_negative (--allow-negative), "
-            "by the pair of |C|: valid, looser"
+            f"{path}: C has negative entries; only the commands that analyse (calibrate, certify, delta, epsilon, "
+            "profile) accept that, with allow_negative (--allow-negative): they analyse |C|, a valid but looser bound"
         )
     if strategy.rounds != rounds:
         raise InvalidFile(
