@@ -52,6 +52,7 @@ COMMANDS: dict[str, list[str]] = {
     "calibrate": ["--epsilon", "1", "--delta", "1e-2", "--tau", "1.5"],
     "certify": ["--noise-multiplier", "3", "--epsilon", "1", "--delta", "1e-2"],
 }
+from tests.marks import slow_after
 
 
 class Result(NamedTuple):
@@ -422,7 +423,7 @@ def test_square_root_is_what_the_spec_says(tmp_path: Path) -> None:
 SHORT_PLAN = ["plan", "--epochs", "1", "--epsilon", "4", "--delta", "1e-3", "--seed", "1"]
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("rounds", slow_after(1, [1, 2, 3]))
 def test_a_plan_of_few_rounds_has_fewer_buffers_by_default(rounds: int, tmp_path: Path) -> None:
     words = ["--examples", "60", "--batch-size", str(60 / rounds), "--output", str(tmp_path / "plan")]
     result = galton(*SHORT_PLAN, *words, "--json")

@@ -64,7 +64,7 @@ def test_a_name_is_taken_where_its_source_is_and_nowhere_else(text: str, context
 STEPS = "--bins .. --epochs .. --epsilon .. --delta .."
 WRONG = [
     # The wrong command: what to run instead, and what is allowed here.
-    (ANALYSIS, "blt:4", f"has to be optimised first: galton optimize blt:4 {STEPS} -o strategy.json, then take"),
+    (ANALYSIS, "blt:4", f"has to be optimised first: galton optimize blt:4 {STEPS} -o strategy.json, then use"),
     (ANALYSIS, "blt", "has to be optimised first"),
     (ANALYSIS, "dense", "allowed here: identity, sqrt[:W], tree, bandmf:W, FILE.json or FILE.npy"),
     (ANALYSIS, "best", "is for plans: galton plan --strategy best"),

@@ -125,7 +125,7 @@ def test_other_pairs_are_refused(kind: type[MaximumSampler] | type[OrderStatisti
     for pair in (dominating_pair(square_root(16, 2), 8), dominating_pair(identity(15), 8), Pair(uneven)):
         with pytest.raises(InvalidArgument, match="orthogonal modes"):
             kind(pair, MIXTURE, 1.0)
-    with pytest.raises(InvalidArgument, match="add-or-remove"):
+    with pytest.raises(InvalidArgument, match="replace adjacency"):
         kind(Pair(np.eye(4)), REPLACE, 1.0)
     kind(dominating_pair(identity(32), 8), MIXTURE, 1.0)  # rounding upwards in the pair is no reason to refuse
 

@@ -36,7 +36,6 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 TARGETS = re.findall(r"^    make (\S+)", README, re.MULTILINE)
 LINKS = re.findall(r"\]\(([^)#]+)", README)
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name != "data.py")
-QUICK_EXAMPLES = {"certified_noise.py"}
 
 
 def run(words: list[str], folder: Path) -> str:
@@ -140,8 +139,7 @@ def test_all_of_the_readme_runs_in_its_order(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "record.json").exists()
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK_EXAMPLES else pytest.param(name, marks=SLOW) for name in EXAMPLES]
-)
+@SLOW
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     run([str(ROOT / "examples" / name)], tmp_path)

@@ -497,8 +497,8 @@ def test_redrawing_computes_nothing(calls: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "name"),
-        (["nonsense"], "name = 'nonsense'"),
+        ([], "NAME"),
+        (["nonsense"], "NAME = 'nonsense'"),
         (["first", "-o", "{file}"], "must be a folder"),
         (["first", "--fresh", "--redraw"], "redraw"),
         (["first", "--redraw", "-o", "{empty}"], "cannot be read"),
