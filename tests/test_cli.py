@@ -41,6 +41,7 @@ from galton.plan import make_plan
 from galton.plots import FORMATS
 from galton.sampling.choice import SAMPLERS
 from galton.strategies import Blt, Dense, Scaled, Toeplitz, save_strategy, square_root
+from tests.marks import slow_after
 from tests.truth import gaussian
 
 SMALL = ["--bins", "4", "--epochs", "3"]
@@ -52,7 +53,6 @@ COMMANDS: dict[str, list[str]] = {
     "calibrate": ["--epsilon", "1", "--delta", "1e-2", "--tau", "1.5"],
     "certify": ["--noise-multiplier", "3", "--epsilon", "1", "--delta", "1e-2"],
 }
-from tests.marks import slow_after
 
 
 class Result(NamedTuple):
