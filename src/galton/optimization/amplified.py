@@ -247,7 +247,7 @@ class Run:
             self.family = family
             first = self._best_start(problem, blt_starts(family, self.bins))
         else:
-            inner = family.smaller()
+            inner = family.contained_family()
             assert inner is not None
             member = inner.strategy(self.optimum(inner))
             first = family.parameters(member)

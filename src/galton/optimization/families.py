@@ -54,7 +54,7 @@ class Family(ABC):
         """Returns the parameters of a member of this family (or of the member that is nearest by truncation)."""
 
     @abstractmethod
-    def smaller(self) -> Family | None:
+    def contained_family(self) -> Family | None:
         """Returns a smaller family whose optimum the search starts from, so as never to end worse; None for a BLT."""
 
 
@@ -109,7 +109,7 @@ class BltFamily(NamedFamily, notation="blt"):
         scale = np.concatenate((strategy.scale, np.full(missing, 1e-4)))
         return np.concatenate((np.log(decay / (1 - decay)), np.log(scale)))
 
-    def smaller(self) -> Family | None:
+    def contained_family(self) -> Family | None:
         return None
 
 
@@ -143,7 +143,7 @@ class ToeplitzFamily(NamedFamily, notation="toeplitz"):
         series = strategy.columns(0, 1)[: self.bands, 0]
         return np.diff(np.log(np.maximum(series / series[0], _LEAST)))
 
-    def smaller(self) -> Family | None:
+    def contained_family(self) -> Family | None:
         return BltFamily(self.rounds, min(INNER_BUFFERS, self.rounds))
 
 
@@ -181,7 +181,7 @@ class ScaledFamily(Family):
             inner, weights = strategy.inner, strategy.weights
         return np.concatenate((self.inner.parameters(inner), np.log(weights)))
 
-    def smaller(self) -> Family | None:
+    def contained_family(self) -> Family | None:
         if isinstance(self.inner, ToeplitzFamily) and self.inner.bands == self.rounds:
             return ScaledFamily(BltFamily(self.rounds, min(INNER_BUFFERS, self.rounds)))
         return self.inner
@@ -225,7 +225,7 @@ class BandedFamily(NamedFamily, notation="banded"):
             entries[band, : self.rounds - band] = np.diagonal(matrix, -band)
         return np.log(np.maximum(entries, _LEAST)).ravel()
 
-    def smaller(self) -> Family | None:
+    def contained_family(self) -> Family | None:
         return ScaledFamily(ToeplitzFamily(self.rounds, self.bands))
 
 
@@ -256,7 +256,7 @@ class DenseFamily(NamedFamily, notation="dense"):
     def parameters(self, strategy: Strategy) -> FloatArray:
         return np.log(np.maximum(np.tril(strategy.matrix()), _LEAST)).ravel()
 
-    def smaller(self) -> Family | None:
+    def contained_family(self) -> Family | None:
         return ScaledFamily(ToeplitzFamily(self.rounds, self.rounds))
 
 

@@ -29,14 +29,14 @@ def _newton(series: jax.Array) -> jax.Array:
     return inverse
 
 
-def _forward(series: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _inverse_forward(series: jax.Array) -> tuple[jax.Array, jax.Array]:
     inverse = _newton(series)
     return inverse, inverse
 
 
-def _backward(inverse: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
+def _inverse_backward(inverse: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
     """d(1/c) = -dc / c^2, so the pull-back is a correlation with 1/c^2."""
     return (-product(product(inverse, inverse), cotangent[::-1])[::-1],)
 
 
-inverse_series.defvjp(_forward, _backward)
+inverse_series.defvjp(_inverse_forward, _inverse_backward)

@@ -26,12 +26,12 @@ def fitted_blt(rounds: int, buffers: int, horizon: float) -> Blt:
     return Blt(rounds, decay, np.maximum(scale, 1e-4))
 
 
-def horizons(rounds: int, bins: int) -> list[float]:
+def memory_horizons(rounds: int, bins: int) -> list[float]:
     """Returns how long starts remember: a run, an epoch, part of an epoch. The objective has a valley at each."""
     return sorted({float(max(1, span)) for span in (rounds, bins, bins // 8)}, reverse=True)
 
 
 def blt_starts(family: BltFamily, bins: int) -> list[FloatArray]:
     """Returns parameters of fitted BLTs, one for every horizon."""
-    fits = [fitted_blt(family.rounds, family.buffers, horizon) for horizon in horizons(family.rounds, bins)]
+    fits = [fitted_blt(family.rounds, family.buffers, horizon) for horizon in memory_horizons(family.rounds, bins)]
     return [family.parameters(fit) for fit in fits]

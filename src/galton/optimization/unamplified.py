@@ -91,7 +91,7 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
         if family.bands > 2 * bins:  # the best coefficients dip once per epoch; a start with fewer bands finds that
             starts.append(_optimum(ToeplitzFamily(family.rounds, 2 * bins), bins, workload, objective))
     else:
-        inner = family.smaller()
+        inner = family.contained_family()
         assert inner is not None
         starts.append(_optimum(inner, bins, workload, objective))
     with wide_jax(), one_blas_thread():
