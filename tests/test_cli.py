@@ -41,7 +41,7 @@ from galton.plan import make_plan
 from galton.plots import FORMATS
 from galton.sampling.choice import SAMPLERS
 from galton.strategies import Blt, Dense, Scaled, Toeplitz, save_strategy, square_root
-from tests.marks import slow_after
+from tests.marks import SLOW
 from tests.truth import gaussian
 
 SMALL = ["--bins", "4", "--epochs", "3"]
@@ -423,7 +423,8 @@ def test_square_root_is_what_the_spec_says(tmp_path: Path) -> None:
 SHORT_PLAN = ["plan", "--epochs", "1", "--epsilon", "4", "--delta", "1e-3", "--seed", "1"]
 
 
-@pytest.mark.parametrize("rounds", slow_after(1, [1, 2, 3]))
+@SLOW
+@pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_a_plan_of_few_rounds_has_fewer_buffers_by_default(rounds: int, tmp_path: Path) -> None:
     words = ["--examples", "60", "--batch-size", str(60 / rounds), "--output", str(tmp_path / "plan")]
     result = galton(*SHORT_PLAN, *words, "--json")
@@ -431,6 +432,7 @@ def test_a_plan_of_few_rounds_has_fewer_buffers_by_default(rounds: int, tmp_path
     assert read(result)["strategy"]["spec"] == f"blt:{rounds}+scale"
 
 
+@SLOW
 def test_a_plan_says_which_batch_size_it_uses(tmp_path: Path) -> None:
     words = [*SHORT_PLAN, "--examples", "2000", "--strategy", "sqrt:2"]
     rounded = galton(*words, "--batch-size", "300", "--output", str(tmp_path / "rounded"))

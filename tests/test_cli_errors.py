@@ -160,7 +160,7 @@ CASES: list[Case] = [
         ("--output", "{plan}", "{plan}: is there already"),
         ("--strategy", "x", "--strategy = 'x': must be identity, sqrt[:W]"),
         ("--strategy", "blt:11", "--strategy = 'blt:11': the number of buffers must be a whole number from 1 to 10"),
-        ("--strategy", "{negative}", "{negative}: C has negative entries; they are for analysis only"),
+        ("--strategy", "{negative}", "{negative}: C has negative entries; only the commands that analyse"),
         ("--strategy", "{small}", "{small}: C is for 5 rounds, not for the 32 of this run"),
         ("--batching", "x", "--batching = 'x': must be one of balls-in-bins"),
         ("--batching", "poisson", "--strategy = 'sqrt:8': has 8 bands"),

@@ -122,6 +122,7 @@ def test_the_block_that_trains_runs_as_pasted(tmp_path: Path) -> None:
     assert '"completed": true' in run(["block.py"], tmp_path).lower().replace("'", '"')
 
 
+@SLOW
 def test_the_block_that_certifies_runs_as_pasted(tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(next(block for block in BLOCKS if "certify(" in block))
     assert "(1, 1e-05)-DP" in run(["block.py"], tmp_path)
