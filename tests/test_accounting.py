@@ -183,18 +183,18 @@ def test_plain_samples_too_few_to_see_delta_still_give_a_valid_upper_limit() -> 
 @pytest.mark.parametrize("sampler", ["auto", "plain"])
 def test_profile_of_the_gaussian_mechanism(sampler: str) -> None:
     options = Options(seed=1, sampler=sampler, samples=300_000, rel_width=0.1)
-    found = profile(GAUSSIAN, points=9, options=options)
-    for level, low, up in zip(found.epsilons, found.lowers, found.uppers, strict=True):
+    curve = profile(GAUSSIAN, points=9, options=options)
+    for level, low, up in zip(curve.epsilons, curve.lowers, curve.uppers, strict=True):
         assert low <= gaussian(level, 0.5) * (1 + 1e-9)
         assert up >= gaussian(level, 0.5) * (1 - 1e-9)
     advantage = 2 * norm.cdf(0.25) - 1  # total variation distance of N(1/2, 1) and N(0, 1)
-    assert found.advantage == pytest.approx(advantage, rel=0.05)
-    assert found.advantage_upper >= advantage
-    rates, misses = np.array(found.false_positive_rates), np.array(found.false_negative_rates)
+    assert curve.advantage == pytest.approx(advantage, rel=0.05)
+    assert curve.advantage_upper >= advantage
+    rates, misses = np.array(curve.false_positive_rates), np.array(curve.false_negative_rates)
     exact = norm.cdf(norm.ppf(1 - rates) - 0.5)
     assert (misses <= exact + 1e-9).all()
     assert (misses >= exact - 0.06).all()
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(curve.to_json(), allow_nan=False)
 
 
 @SLOW
@@ -271,8 +271,8 @@ def test_a_certificate_holds_all_that_is_needed_to_repeat_and_to_judge_it() -> N
     again = certify(SMALL.at(2.85), 1.0, 1e-5, options=Options(seed=first.seed))
     assert again.seed_chosen_by_user
     assert "chosen by the user" in again.statement
-    for one, two in zip(first.by_direction, again.by_direction, strict=True):
-        assert one == two
+    for outcome, repeated in zip(first.by_direction, again.by_direction, strict=True):
+        assert outcome == repeated
     json.dumps(first.to_json(), allow_nan=False)
 
 
@@ -282,10 +282,10 @@ def test_seeds_come_from_the_operating_system() -> None:
 
 def test_every_rejected_attempt_counts_and_spends_failure_probability(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "attempts.json")
-    counts = [certify(SMALL, 1.0, 1e-5, ledger=ledger) for _ in range(3)]
-    assert [one.accepted for one in counts] == [False] * 3
-    assert [one.attempts for one in counts] == [1, 2, 3]
-    assert counts[2].failure_probability == pytest.approx(3 * 1.5e-8)
+    rejected = [certify(SMALL, 1.0, 1e-5, ledger=ledger) for _ in range(3)]
+    assert [certificate.accepted for certificate in rejected] == [False] * 3
+    assert [certificate.attempts for certificate in rejected] == [1, 2, 3]
+    assert rejected[2].failure_probability == pytest.approx(3 * 1.5e-8)
     other = certify(SMALL, 1.0, 2e-5, ledger=ledger)  # another claim starts afresh
     assert other.attempts == 1
     more = certify(SMALL.at(2.85), 1.0, 1e-5, ledger=ledger, failure=1e-7)  # another multiplier does not
@@ -324,16 +324,16 @@ def test_a_mechanism_over_budget_is_accepted_no_more_often_than_stated(bound: st
 
 
 def test_a_hopeless_claim_is_rejected_early() -> None:
-    found = certify(SMALL, 1.0, 1e-5)
-    assert not found.accepted
-    assert found.samples < found.by_direction[0].budget / 4
-    assert found.delta_upper > 1e-5
+    certificate = certify(SMALL, 1.0, 1e-5)
+    assert not certificate.accepted
+    assert certificate.samples < certificate.by_direction[0].budget / 4
+    assert certificate.delta_upper > 1e-5
 
 
 def test_a_claim_above_the_deterministic_bound_needs_no_samples() -> None:
-    found = certify(SMALL.at(20.0), 1.0, 1e-5)
-    assert found.accepted
-    assert found.samples == 0
+    certificate = certify(SMALL.at(20.0), 1.0, 1e-5)
+    assert certificate.accepted
+    assert certificate.samples == 0
 
 
 @pytest.mark.parametrize("bound", ["kl", "one-sided", "bernstein"])

@@ -107,8 +107,8 @@ def system_of(plan: Plan, kind: type[RealSystem] = RealSystem) -> RealSystem:
     return made
 
 
-def failed(found: Audit) -> set[str]:
-    return {one.name for one in found.checks if not one.passed}
+def failed(audited: Audit) -> set[str]:
+    return {check.name for check in audited.checks if not check.passed}
 
 
 # The bound.
@@ -133,13 +133,13 @@ def test_the_bound_covers_the_gaussian_mechanism(delta: float) -> None:
     """300 bounds at 20% failure: exceeding the exact epsilon more than 89 times has a probability below 1e-4."""
     mu, random, size = 1.5, np.random.default_rng(1), 4000
     exact, expected = gaussian_epsilon(delta, mu), mu**2 / 2 + mu * random.standard_normal(10_000)
-    above, found = 0, 0.0
+    above, bound = 0, 0.0
     for _ in range(300):
         first, second = (sign * mu**2 / 2 + mu * random.standard_normal(size) for sign in (1, -1))
-        found = limit("mixture-first", first, second, expected, delta, 0.2).epsilon_lower
-        above += found > exact
+        bound = limit("mixture-first", first, second, expected, delta, 0.2).epsilon_lower
+        above += bound > exact
     assert above <= 89
-    assert found > 0.5 * exact
+    assert bound > 0.5 * exact
 
 
 def test_a_larger_delta_is_taken_where_trials_are_few() -> None:
@@ -157,21 +157,21 @@ def test_p_values(wrong: bool) -> None:
     random, off = np.random.default_rng(5), 1.2 if wrong else 1.0
     throws = random.multinomial(500, [0.1] * 10, size=200).astype(np.float64)
     sizes = pearson(50 + (throws - 50) * off, np.full(10, 0.1), 500)
-    found = [
+    findings = [
         two_samples("ks", off * random.standard_normal(20_000), random.standard_normal(40_000), ""),
         chi_square("sizes", *sizes, ""),
         binomial("pairs", int(random.binomial(100_000, 0.1 * off)), 100_000, 0.1, ""),
         chernoff("overflow", int(random.binomial(100_000, 0.1 * off)), 100_000, 0.1, ""),
     ]
-    assert all(one.p_value < 1e-6 if wrong else one.p_value > 1e-3 for one in found)
-    assert all(one.passed is not wrong for one in judge(found))
+    assert all(finding.p_value < 1e-6 if wrong else finding.p_value > 1e-3 for finding in findings)
+    assert all(check.passed is not wrong for check in judge(findings))
 
 
 def test_nothing_that_is_not_a_number_passes() -> None:
     verdict = judge([Finding("a", math.nan, math.nan, ""), Finding("b", 1.0, 1.0, "")])
-    assert [one.passed for one in verdict] == [False, True]
+    assert [check.passed for check in verdict] == [False, True]
     assert verdict[0].threshold == FALSE_ALARM / 2
-    json.dumps([one.p_value for one in verdict], allow_nan=False)
+    json.dumps([check.p_value for check in verdict], allow_nan=False)
 
 
 @pytest.mark.parametrize("strategy", [square_root(40, 8), Tree(13)])
@@ -194,12 +194,12 @@ AUDITED = (
 @pytest.mark.parametrize("kind", AUDITED)
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_a_correct_plan_passes_and_is_not_exceeded(plans: Callable[[str], Plan], kind: str, seed: int) -> None:
-    found = audit(plans(kind), trials=10_000, seed=seed, system=system_of(plans(kind)))
-    assert found.consistent, failed(found)
-    assert found.trials >= 4000
-    assert 0.5 * found.epsilon_certified < found.epsilon_lower <= found.epsilon_certified
-    assert found.epsilon_certified <= plans(kind).guarantee.epsilon
-    assert found.delta >= plans(kind).guarantee.delta
+    audited = audit(plans(kind), trials=10_000, seed=seed, system=system_of(plans(kind)))
+    assert audited.consistent, failed(audited)
+    assert audited.trials >= 4000
+    assert 0.5 * audited.epsilon_certified < audited.epsilon_lower <= audited.epsilon_certified
+    assert audited.epsilon_certified <= plans(kind).guarantee.epsilon
+    assert audited.delta >= plans(kind).guarantee.delta
 
 
 def test_plans_of_every_accountant_are_audited(plans: Callable[[str], Plan]) -> None:
@@ -208,11 +208,11 @@ def test_plans_of_every_accountant_are_audited(plans: Callable[[str], Plan]) -> 
 
 def test_one_bin_is_the_gaussian_mechanism(plans: Callable[[str], Plan]) -> None:
     plan = plans("one bin")
-    found = audit(plan, trials=40_000, seed=3)
-    exact = gaussian_epsilon(found.delta, 1 / plan.noise_multiplier)
-    assert 0.8 * exact < found.epsilon_lower <= exact
-    assert exact == pytest.approx(found.epsilon_certified)
-    assert found.consistent
+    audited = audit(plan, trials=40_000, seed=3)
+    exact = gaussian_epsilon(audited.delta, 1 / plan.noise_multiplier)
+    assert 0.8 * exact < audited.epsilon_lower <= exact
+    assert exact == pytest.approx(audited.epsilon_certified)
+    assert audited.consistent
 
 
 def test_seeds_repeat_an_audit_and_none_are_needed(plans: Callable[[str], Plan]) -> None:
@@ -225,18 +225,18 @@ def test_seeds_repeat_an_audit_and_none_are_needed(plans: Callable[[str], Plan])
 
 @pytest.mark.slow
 def test_a_small_plan_comes_within_a_fifth(plans: Callable[[str], Plan]) -> None:
-    found = audit(plans("small delta"), trials=1_500_000)  # as many as a minute has on two cores
-    assert found.consistent, failed(found)
-    assert 0.8 * found.epsilon_certified <= found.epsilon_lower <= found.epsilon_certified
-    assert (found.delta, found.epsilon_certified) == (1e-3, 4.0)
+    audited = audit(plans("small delta"), trials=1_500_000)  # as many as a minute has on two cores
+    assert audited.consistent, failed(audited)
+    assert 0.8 * audited.epsilon_certified <= audited.epsilon_lower <= audited.epsilon_certified
+    assert (audited.delta, audited.epsilon_certified) == (1e-3, 4.0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bins", "replace", "truncated", "known bins", "cyclic Poisson"])
 def test_no_false_alarm_over_many_seeds(plans: Callable[[str], Plan], kind: str) -> None:
     for seed in range(100, 112):
-        found = audit(plans(kind), trials=20_000, seed=seed, system=system_of(plans(kind)))
-        assert found.consistent, (seed, failed(found))
+        audited = audit(plans(kind), trials=20_000, seed=seed, system=system_of(plans(kind)))
+        assert audited.consistent, (seed, failed(audited))
 
 
 # Planted bugs.
@@ -246,7 +246,7 @@ class Quiet(RealSystem):
     """Noise scaled by 0.9."""
 
     def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
-        return (0.9 * one for one in super().noise(coordinates, members, seed))
+        return (0.9 * drawn for drawn in super().noise(coordinates, members, seed))
 
 
 class WrongInverse(RealSystem):
@@ -282,8 +282,8 @@ class Rewound(RealSystem):
         for turn in range(self.plan.rounds):
             if turn == self.halfway:
                 state = replace(state, round=jnp.zeros((), jnp.int32))
-            one, state = self.source.step(state)
-            yield np.asarray(one)
+            drawn, state = self.source.step(state)
+            yield np.asarray(drawn)
 
 
 class Forgetful(RealSystem):
@@ -293,9 +293,9 @@ class Forgetful(RealSystem):
         state = self.source.init(np.zeros(coordinates, np.float32), None if seed is None else key_from_seed(seed))
         for turn in range(self.plan.rounds):
             if turn == self.halfway:
-                state = replace(state, buffers=[0 * one for one in state.buffers])
-            one, state = self.source.step(state)
-            yield np.asarray(one)
+                state = replace(state, buffers=[0 * buffer for buffer in state.buffers])
+            drawn, state = self.source.step(state)
+            yield np.asarray(drawn)
 
 
 class SameKey(RealSystem):
@@ -309,7 +309,7 @@ class Shared(RealSystem):
     """One noise for every two coordinates."""
 
     def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
-        return (np.repeat(one[::2], 2)[:coordinates] for one in super().noise(coordinates, members, seed))
+        return (np.repeat(drawn[::2], 2)[:coordinates] for drawn in super().noise(coordinates, members, seed))
 
 
 class Redrawn(RealSystem):
@@ -388,33 +388,33 @@ PLANTED = [
 @pytest.mark.parametrize(("planted", "caught"), PLANTED)
 def test_planted_bugs_are_caught(plans: Callable[[str], Plan], planted: type[RealSystem], caught: set[str]) -> None:
     plan = plans("bins")
-    found = audit(plan, trials=8000, seed=4, system=system_of(plan, planted))
-    assert not found.consistent
-    assert caught <= failed(found), failed(found)
+    audited = audit(plan, trials=8000, seed=4, system=system_of(plan, planted))
+    assert not audited.consistent
+    assert caught <= failed(audited), failed(audited)
 
 
 def test_the_same_noise_in_every_run_is_caught(plans: Callable[[str], Plan]) -> None:
     plan = plans("bins")
-    found = audit(plan, trials=8000, seed=4, system=system_of(plan, SameKey))
-    assert found.runs > 1
-    assert failed(found) == {"noise fresh"}
+    audited = audit(plan, trials=8000, seed=4, system=system_of(plan, SameKey))
+    assert audited.runs > 1
+    assert failed(audited) == {"noise fresh"}
 
 
 def test_far_too_little_noise_shows_in_epsilon(plans: Callable[[str], Plan]) -> None:
     class Silent(RealSystem):
         def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
-            return (0.5 * one for one in super().noise(coordinates, members, seed))
+            return (0.5 * drawn for drawn in super().noise(coordinates, members, seed))
 
     plan = plans("bins")
-    found = audit(plan, trials=8000, seed=4, system=system_of(plan, Silent))
-    assert found.epsilon_lower > found.epsilon_certified
-    assert not found.consistent
+    audited = audit(plan, trials=8000, seed=4, system=system_of(plan, Silent))
+    assert audited.epsilon_lower > audited.epsilon_certified
+    assert not audited.consistent
 
 
 def test_reshuffled_batches_are_caught_in_an_unamplified_plan(plans: Callable[[str], Plan]) -> None:
     plan = plans("known bins")
-    found = audit(plan, trials=4000, seed=4, system=Redrawn(plan))
-    assert "batches structure" in failed(found)
+    audited = audit(plan, trials=4000, seed=4, system=Redrawn(plan))
+    assert "batches structure" in failed(audited)
 
 
 def test_truncation_that_was_not_planned_is_caught(plans: Callable[[str], Plan]) -> None:
@@ -423,8 +423,8 @@ def test_truncation_that_was_not_planned_is_caught(plans: Callable[[str], Plan])
             return Batches(self.plan.scheme, 10, seed)
 
     plan = plans("bins")
-    found = audit(plan, trials=8000, seed=4, system=system_of(plan, Small))
-    assert "batches structure" in failed(found)
+    audited = audit(plan, trials=8000, seed=4, system=system_of(plan, Small))
+    assert "batches structure" in failed(audited)
 
 
 # What is refused, and the command.
@@ -456,8 +456,8 @@ def test_wrong_numbers_of_batches_are_refused(plans: Callable[[str], Plan]) -> N
 @pytest.mark.parametrize("kind", ["bins", "known bins", "cyclic Poisson"])
 def test_epsilon_certified_at_a_larger_delta_is_smaller(plans: Callable[[str], Plan], kind: str) -> None:
     plan = plans(kind)
-    found = [certified_epsilon(plan, delta, seed=1) for delta in (plan.guarantee.delta, 0.06, 0.1)]
-    assert found[0] == plan.guarantee.epsilon > found[1] > found[2] > 0
+    epsilons = [certified_epsilon(plan, delta, seed=1) for delta in (plan.guarantee.delta, 0.06, 0.1)]
+    assert epsilons[0] == plan.guarantee.epsilon > epsilons[1] > epsilons[2] > 0
 
 
 def run_audit(

@@ -258,10 +258,10 @@ def test_successes_are_independent_coins() -> None:
     hits = np.zeros(40, int)
     sizes = []
     for number in range(5000):
-        found = successes(words(7), "test", number, 40, 0.2)
-        assert (np.diff(found) > 0).all()
-        hits[found] += 1
-        sizes.append(found.size)
+        hit = successes(words(7), "test", number, 40, 0.2)
+        assert (np.diff(hit) > 0).all()
+        hits[hit] += 1
+        sizes.append(hit.size)
     assert np.abs(hits - 1000).max() < 5 * math.sqrt(5000 * 0.2 * 0.8)
     assert fits(np.bincount(sizes, minlength=18)[2:16], stats.binom.pmf(np.arange(2, 16), 40, 0.2))
     assert successes(words(7), "test", 0, 5, 1.0).tolist() == [0, 1, 2, 3, 4]
@@ -387,9 +387,9 @@ def test_a_run_resumes_bit_by_bit(scheme: Scheme, stop: int) -> None:
 
 def test_the_seed_comes_from_the_system_and_is_kept() -> None:
     scheme = BallsInBins(100, 5, 5)
-    one, two = Batches(scheme), Batches(scheme)
-    assert one.seed != two.seed
-    assert Batches.resume(scheme, one.state()).seed == one.seed
+    batches, others = Batches(scheme), Batches(scheme)
+    assert batches.seed != others.seed
+    assert Batches.resume(scheme, batches.state()).seed == batches.seed
 
 
 def test_a_state_of_another_scheme_is_refused() -> None:
@@ -512,14 +512,14 @@ def exact_tail(size: int, trials: int, bins: int) -> tuple[float, float]:
 )
 def test_tails_are_exact_where_they_are_small(examples: int, bins: int, padded_batch_size: int) -> None:
     scheme = BallsInBins(examples, bins, 3 * bins)
-    found = truncation(scheme, padded_batch_size)
+    cost = truncation(scheme, padded_batch_size)
     truth, excess = exact_tail(padded_batch_size, examples, bins)
-    assert found.per_batch == pytest.approx(truth, rel=1e-8)
-    assert found.probability == pytest.approx(bins * truth, rel=1e-8)
-    assert found.probability >= bins * truth
-    assert found.displacement == pytest.approx(exact_tail(padded_batch_size - 1, examples, bins)[0], rel=1e-8)
-    assert found.displacement >= exact_tail(padded_batch_size - 1, examples, bins)[0]
-    assert found.expected == pytest.approx(3 * bins * excess, rel=1e-8)
+    assert cost.per_batch == pytest.approx(truth, rel=1e-8)
+    assert cost.probability == pytest.approx(bins * truth, rel=1e-8)
+    assert cost.probability >= bins * truth
+    assert cost.displacement == pytest.approx(exact_tail(padded_batch_size - 1, examples, bins)[0], rel=1e-8)
+    assert cost.displacement >= exact_tail(padded_batch_size - 1, examples, bins)[0]
+    assert cost.expected == pytest.approx(3 * bins * excess, rel=1e-8)
 
 
 def test_any_overflow_of_a_multinomial_lies_between_its_bounds() -> None:
@@ -531,8 +531,8 @@ def test_any_overflow_of_a_multinomial_lies_between_its_bounds() -> None:
         for _ in range(bins):
             power = np.convolve(power, series)
         inside = power[examples] * math.factorial(examples) / bins**examples if power.size > examples else 0.0
-        found = truncation(BallsInBins(examples, bins, 10), padded_batch_size)
-        assert found.probability_lower * (1 - 1e-9) <= 1 - inside <= found.probability * (1 + 1e-9)
+        cost = truncation(BallsInBins(examples, bins, 10), padded_batch_size)
+        assert cost.probability_lower * (1 - 1e-9) <= 1 - inside <= cost.probability * (1 + 1e-9)
 
 
 def test_prediction_agrees_with_what_happens() -> None:
@@ -567,8 +567,8 @@ def test_default_physical_size_hardly_ever_truncates() -> None:
 
 
 def test_fixed_sizes_are_never_truncated() -> None:
-    found = truncation(Shuffle(100, 7, 14), 15)
-    assert found.probability == found.expected == found.delta(1.0) == 0
+    cost = truncation(Shuffle(100, 7, 14), 15)
+    assert cost.probability == cost.expected == cost.delta(1.0) == 0
     with pytest.raises(InvalidArgument, match=r"^padded_batch_size = 14"):
         truncation(Shuffle(100, 7, 14), 14)
 

@@ -63,8 +63,10 @@ def test_formulas_are_those_of_the_text() -> None:
 def test_kl_is_sharper_than_one_sided_than_bernstein(a: float, b: float, samples: int) -> None:
     mean, claim = min(a, b), max(a, b)
     assume(claim > mean * 1.001)
-    kl, one, bernstein = (BOUNDS[n].failure_probability(mean, claim, samples) for n in ("kl", "one-sided", "bernstein"))
-    assert kl <= one * (1 + 1e-9) <= bernstein * (1 + 1e-8)
+    kl, one_sided, bernstein = (
+        BOUNDS[n].failure_probability(mean, claim, samples) for n in ("kl", "one-sided", "bernstein")
+    )
+    assert kl <= one_sided * (1 + 1e-9) <= bernstein * (1 + 1e-8)
 
 
 @all_bounds

@@ -84,8 +84,8 @@ def no_nan(name: str) -> float:
 
 def read(result: Result) -> dict[str, Any]:
     assert result.out.count("\n") == 1
-    found: dict[str, Any] = json.loads(result.out, parse_constant=no_nan)
-    return found
+    answer: dict[str, Any] = json.loads(result.out, parse_constant=no_nan)
+    return answer
 
 
 # What commands print
@@ -95,34 +95,36 @@ def test_delta_of_one_bin() -> None:
     result = galton(
         "delta", "sqrt", "--bins", "1", "--epochs", "3", "-s", "2", "--epsilon", "1", "--json", "--seed", "1"
     )
-    found = read(result)
+    answer = read(result)
     assert result.code == 0
-    assert found["lower"] <= gaussian(1.0, 0.5) <= found["upper"]
+    assert answer["lower"] <= gaussian(1.0, 0.5) <= answer["upper"]
     wanted = {"delta", "lower", "upper", "confidence", "samples", "sampler", "range", "by_direction", "seconds"}
-    assert wanted <= set(found)
+    assert wanted <= set(answer)
 
 
 def test_epsilon_of_one_bin() -> None:
-    found = read(galton("epsilon", "sqrt", "-b", "1", "-e", "3", "-s", "2", "--delta", "1e-5", "--json", "--seed", "1"))
-    assert found["lower"] <= gaussian_epsilon(1e-5, 0.5) <= found["upper"]
-    assert {"epsilon", "lower", "upper", "confidence", "samples"} <= set(found)
+    answer = read(
+        galton("epsilon", "sqrt", "-b", "1", "-e", "3", "-s", "2", "--delta", "1e-5", "--json", "--seed", "1")
+    )
+    assert answer["lower"] <= gaussian_epsilon(1e-5, 0.5) <= answer["upper"]
+    assert {"epsilon", "lower", "upper", "confidence", "samples"} <= set(answer)
 
 
 def test_profile_holds_the_curve() -> None:
     words = ["profile", "sqrt", *SMALL, "-s", "1.5", "--epsilons", "0.5,1,2", "--json", *QUICK]
-    found = read(galton(*words))
-    assert found["epsilons"] == [0.0, 0.5, 1.0, 2.0]
-    assert sorted(found["uppers"], reverse=True) == found["uppers"]
-    assert {"deltas", "advantage", "false_positive_rates", "false_negative_rates"} <= set(found)
+    curve = read(galton(*words))
+    assert curve["epsilons"] == [0.0, 0.5, 1.0, 2.0]
+    assert sorted(curve["uppers"], reverse=True) == curve["uppers"]
+    assert {"deltas", "advantage", "false_positive_rates", "false_negative_rates"} <= set(curve)
 
 
 def test_calibrate_tells_both_conventions_and_the_error() -> None:
-    found = read(galton("calibrate", "identity", "-b", "1", "-e", "9", "--epsilon", "1", "--delta", "1e-5", "--json"))
+    answer = read(galton("calibrate", "identity", "-b", "1", "-e", "9", "--epsilon", "1", "--delta", "1e-5", "--json"))
     multiplier = 1 / gaussian_mu(1.0, 1e-5 / 1.05)
-    assert found["noise_multiplier"] == pytest.approx(multiplier, rel=5e-3)
-    assert found["noise_multiplier_per_participation"] == pytest.approx(3 * found["noise_multiplier"])
-    assert found["sigma"] == pytest.approx(3 * found["noise_multiplier"])
-    assert found["rmse"] == pytest.approx(found["sigma"] * np.sqrt(5))  # prefix sums of 1..9 noises: mean variance 5
+    assert answer["noise_multiplier"] == pytest.approx(multiplier, rel=5e-3)
+    assert answer["noise_multiplier_per_participation"] == pytest.approx(3 * answer["noise_multiplier"])
+    assert answer["sigma"] == pytest.approx(3 * answer["noise_multiplier"])
+    assert answer["rmse"] == pytest.approx(answer["sigma"] * np.sqrt(5))  # prefix sums of 1..9 noises: mean variance 5
 
 
 @pytest.mark.parametrize("multiplier", ["3", "0.5"])
@@ -130,12 +132,12 @@ def test_certify_ends_with_0_or_3_and_writes_the_certificate(multiplier: str, tm
     path = tmp_path / "certificate.json"
     words = ["certify", "sqrt", *SMALL, "-s", multiplier, "--epsilon", "1", "--delta", "1e-2", "-o", str(path)]
     result = galton(*words, "--json")
-    found = read(result)
+    certificate = read(result)
     assert result.code == (0 if multiplier == "3" else 3)
-    assert found["accepted"] == (result.code == 0)
-    assert json.loads(path.read_text()) == found
+    assert certificate["accepted"] == (result.code == 0)
+    assert json.loads(path.read_text()) == certificate
     wanted = {"accepted", "delta_upper", "failure_probability", "samples", "attempts", "seed", "seconds", "strategy"}
-    assert wanted <= set(found)
+    assert wanted <= set(certificate)
     again = read(galton(*words, "--json"))
     assert again["attempts"] == (1 if result.code == 0 else 2)
 
@@ -413,11 +415,11 @@ def test_square_root_is_what_the_spec_says(tmp_path: Path) -> None:
     """The same mechanism by name, as a Toeplitz column and as a dense matrix has the same pair up to rounding."""
     np.save(tmp_path / "column.npy", square_root(12, 5).coefficients)
     np.save(tmp_path / "dense.npy", Dense(square_root(12, 5).matrix()).entries)
-    found = [
+    deltas = [
         read(galton("delta", spec, *SMALL, *COMMANDS["delta"], *QUICK, "--json"))["delta"]
         for spec in ("sqrt:5", str(tmp_path / "column.npy"), str(tmp_path / "dense.npy"))
     ]
-    assert found[0] == found[1] == pytest.approx(found[2], rel=1e-4)
+    assert deltas[0] == deltas[1] == pytest.approx(deltas[2], rel=1e-4)
 
 
 SHORT_PLAN = ["plan", "--epochs", "1", "--epsilon", "4", "--delta", "1e-3", "--seed", "1"]

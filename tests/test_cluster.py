@@ -116,14 +116,14 @@ def scheduler_killed(made: Cluster, pool: DaskPool) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running(tmp_path_factory.mktemp("cluster"), workers=2) as found:
-        yield found.address
+    with running(tmp_path_factory.mktemp("cluster"), workers=2) as started:
+        yield started.address
 
 
 @pytest.fixture
 def pool(scheduler: str) -> Iterator[DaskPool]:
-    with connect(scheduler) as found:
-        yield found
+    with connect(scheduler) as connected:
+        yield connected
 
 
 def samplers() -> list[Sampler]:
@@ -139,7 +139,7 @@ def samplers() -> list[Sampler]:
     ]
 
 
-@pytest.mark.parametrize("sampler", samplers(), ids=lambda one: f"{one.name}-{one.direction.value}")
+@pytest.mark.parametrize("sampler", samplers(), ids=lambda sampler: f"{sampler.name}-{sampler.direction.value}")
 def test_a_sampler_keeps_every_bit_on_its_way(sampler: Sampler) -> None:
     arrived: Sampler = pickle.loads(pickle.dumps(sampler))
     sent, there = sampler.draw(5, 3), arrived.draw(5, 3)
@@ -169,11 +169,11 @@ def test_the_answers_are_those_of_this_machine_to_the_bit(pool: DaskPool) -> Non
         assert _timeless(ask(there).to_json()) == _timeless(ask(here).to_json())
 
 
-def _timeless(found: Any) -> Any:
-    if isinstance(found, dict):
+def _timeless(answer: Any) -> Any:
+    if isinstance(answer, dict):
         left_out = ("seconds", "created", "attempts", "failure_probability", "statement")
-        return {name: _timeless(one) for name, one in found.items() if name not in left_out}
-    return [_timeless(one) for one in found] if isinstance(found, list | tuple) else found
+        return {name: _timeless(part) for name, part in answer.items() if name not in left_out}
+    return [_timeless(part) for part in answer] if isinstance(answer, list | tuple) else answer
 
 
 def test_stopping_early_leaves_nothing_behind(pool: DaskPool) -> None:
@@ -184,7 +184,7 @@ def test_stopping_early_leaves_nothing_behind(pool: DaskPool) -> None:
 
 
 def _tasks(pool: DaskPool) -> int:
-    return sum(len(one) for one in pool._client.has_what().values())
+    return sum(len(held) for held in pool._client.has_what().values())
 
 
 def test_workers_that_die_cost_time_and_nothing_else(tmp_path: Path) -> None:
@@ -193,13 +193,13 @@ def test_workers_that_die_cost_time_and_nothing_else(tmp_path: Path) -> None:
     samples = 8 * sampler.layout.size
     expected = np.concatenate([draw.loss for draw in draws(sampler, samples, 9)])
     with running(tmp_path, workers=1) as here, connect(here.address) as pool:
-        found = []
+        losses = []
         for number, draw in enumerate(draws(sampler, samples, 9, pool)):
-            found.append(draw.loss)
+            losses.append(draw.loss)
             if number == 2:
                 here.processes[-1].kill()
                 here.start_worker()
-        assert np.array_equal(np.concatenate(found), expected)
+        assert np.array_equal(np.concatenate(losses), expected)
         with scheduler_killed(here, pool), pytest.raises(ClusterError, match="the cluster failed"):
             list(draws(sampler, samples, 9, pool))
 
