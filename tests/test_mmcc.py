@@ -61,8 +61,8 @@ def test_a_certain_shift_is_the_gaussian_mechanism() -> None:
     shift = Shift(np.array([0.0, 0.7]), np.array([0.0, 1.0]))
     for direction in (MIXTURE, NOISE):
         for epsilon in (0.2, 1.0):
-            found = row_distribution(shift, direction, 1e-3).get_delta_for_epsilon(epsilon)
-            assert gaussian(epsilon, 0.7) <= found <= gaussian(epsilon, 0.7) * 1.001
+            delta = row_distribution(shift, direction, 1e-3).get_delta_for_epsilon(epsilon)
+            assert gaussian(epsilon, 0.7) <= delta <= gaussian(epsilon, 0.7) * 1.001
 
 
 def test_mass_at_infinity_counts_in_full() -> None:
@@ -82,8 +82,8 @@ def test_sums_are_rounded_up_and_not_by_much(seed: int) -> None:
     sums = every @ values
     for level in np.linspace(0.01, values.sum(), 60):
         exact = float(weights[sums >= level].sum())
-        found = float(full.masses[full.points >= level - 1e-12].sum()) + full.missing
-        assert found >= exact * (1 - 1e-12)
+        bound = float(full.masses[full.points >= level - 1e-12].sum()) + full.missing
+        assert bound >= exact * (1 - 1e-12)
     assert full.points @ full.masses <= 1.05 * float(values @ chance)
     assert full.masses[0] == pytest.approx(float(weights[0]), rel=1e-12)
     first, second = sums_of_bernoullis(values, chance, [1, 10])
@@ -110,12 +110,12 @@ def inflated(strategy: Strategy, chance: float, sigma: float, failure: float) ->
     matrix = strategy.matrix()
     result = np.zeros_like(matrix)
     for group in past(strategy).groups:
-        found = chances(group, chance, sigma, failure)
+        raised = chances(group, chance, sigma, failure)
         for lags, _ in group.stops:
             for row in range(matrix.shape[0]):
                 if row + 1 >= lags:
                     used = np.arange(row, row - lags, -1)
-                    result[row, used] = np.maximum(result[row, used], found[:lags])
+                    result[row, used] = np.maximum(result[row, used], raised[:lags])
     return result
 
 
@@ -159,7 +159,7 @@ def test_the_short_way_for_toeplitz_agrees_with_the_general_one(strategy: Strate
     dense = Dense(strategy.matrix())
     assert past(strategy).pairs >= past(dense).pairs
     for epsilon in (0.5, 2.0):
-        short, long = (mmcc_delta(one, 8, 1.0, epsilon, tail=1e-9) for one in (strategy, dense))
+        short, long = (mmcc_delta(form, 8, 1.0, epsilon, tail=1e-9) for form in (strategy, dense))
         assert short == pytest.approx(long, rel=0.35)
 
 
@@ -209,7 +209,7 @@ SMALL: list[Strategy] = [
 
 
 @pytest.mark.parametrize("direction", [MIXTURE, NOISE])
-@pytest.mark.parametrize("strategy", SMALL, ids=lambda one: f"{one.kind}")
+@pytest.mark.parametrize("strategy", SMALL, ids=lambda strategy: f"{strategy.kind}")
 def test_it_never_beats_the_truth(strategy: Strategy, direction: Direction) -> None:
     """The truth by sampling the run's own dominating pair, all 64 participations enumerated; 4.5 sigma from below."""
     adjacency = Adjacency.REMOVE if direction is MIXTURE else Adjacency.ADD
@@ -238,9 +238,9 @@ def test_more_noise_is_more_private() -> None:
 
 def test_chances_grow_with_what_the_past_tells() -> None:
     def of(own: float, first: float) -> float:
-        one = np.array([0.0, own])
+        own_norms = np.array([0.0, own])
         other = np.array([0.0, first])
-        group = RowGroup(((2, 1),), np.ones(2), one, one, other, other**2, other)
+        group = RowGroup(((2, 1),), np.ones(2), own_norms, own_norms, other, other**2, other)
         return float(chances(group, 0.1, 1.0, 1e-6)[1])
 
     assert 0.1 < of(0.1, 0.0) < of(0.3, 0.0) < of(0.3, 0.2) < 1
@@ -253,5 +253,5 @@ def test_half_lines_are_the_best_tests() -> None:
     above = ndtr(points - cuts[:, None]) @ masses
     for epsilon in (0.1, 0.7):
         exact = float((above - math.exp(epsilon) * ndtr(-cuts)).max())
-        found = row_distribution(Shift(points, masses), MIXTURE, 1e-3).get_delta_for_epsilon(epsilon)
-        assert exact <= found <= exact * (1 + 1e-4)
+        delta = row_distribution(Shift(points, masses), MIXTURE, 1e-3).get_delta_for_epsilon(epsilon)
+        assert exact <= delta <= exact * (1 + 1e-4)

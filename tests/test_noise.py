@@ -115,8 +115,8 @@ def test_threefry_has_its_published_answers(counter: str, key: str, words: str) 
         return [np.full(1, int(word, 16), np.uint32) for word in text.split()]
 
     for library in (np.asarray, jnp.asarray):
-        found = block([library(k) for k in parsed(key)], [library(c) for c in parsed(counter)])
-        assert [f"{int(word[0]):08x}" for word in found] == words.split()
+        encrypted = block([library(k) for k in parsed(key)], [library(c) for c in parsed(counter)])
+        assert [f"{int(word[0]):08x}" for word in encrypted] == words.split()
 
 
 def edge_words(size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
@@ -136,11 +136,11 @@ def test_normals_are_the_inverse_distribution_function_on_all_scales(library: An
     fine = (low + 0.5) * 2.0**-32
     below, centre = (high + fine) * 2.0**-32, ((2.0**31 - high) - fine) * 2.0**-31
     truth = np.where(centre < 0.1, math.sqrt(2) * special.erfinv(centre), -special.ndtri(below))
-    found = np.asarray(from_words(library.asarray(high), library.asarray(low), library), np.float64)
-    assert (np.abs(found - truth) <= ERROR * truth + 2.0**-50).all()
-    assert found.max() > 9.1
+    normals = np.asarray(from_words(library.asarray(high), library.asarray(low), library), np.float64)
+    assert (np.abs(normals - truth) <= ERROR * truth + 2.0**-50).all()
+    assert normals.max() > 9.1
     mirrored = np.asarray(from_words(library.asarray(high | np.uint32(1 << 31)), library.asarray(low), library))
-    assert (mirrored == -found).all()
+    assert (mirrored == -normals).all()
 
 
 def test_margin_outweighs_the_error_of_the_normals() -> None:
@@ -279,12 +279,12 @@ def test_long_runs_in_single_precision_stay_exact() -> None:
 def test_next_is_pure_and_the_step_agrees() -> None:
     noise = CorrelatedNoise(KINDS["blt"], 1.0)
     state = noise.init({"w": jnp.zeros((4, 4)), "b": jnp.zeros(4)}, key_from_seed(11))
-    one, after = noise.next(state)
-    two, _ = jax.jit(noise.next)(state)
-    three, stepped = noise.step(state)
+    eager, after = noise.next(state)
+    compiled, _ = jax.jit(noise.next)(state)
+    stepwise, stepped = noise.step(state)
     for name in ("w", "b"):
-        np.testing.assert_allclose(one[name], two[name], rtol=1e-6)
-        assert (np.asarray(two[name]) == np.asarray(three[name])).all()
+        np.testing.assert_allclose(eager[name], compiled[name], rtol=1e-6)
+        assert (np.asarray(compiled[name]) == np.asarray(stepwise[name])).all()
     assert int(after.round) == int(stepped.round) == 1
 
 
@@ -477,10 +477,10 @@ def test_a_run_that_crashed_goes_on_with_the_same_noise(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match=r"^round = 8"):
             second.noise.step(second.state)
     whole, _ = run(noise, noise.init(SMALL, key_from_seed(2)), ROUNDS)
-    for one, two in zip([*drawn[:3], *replayed], whole, strict=True):
-        assert np.asarray(one["w"]).tobytes() == two["w"].tobytes()
-    for one, two in zip(drawn[3:], whole[3:5], strict=True):
-        assert np.asarray(one["w"]).tobytes() == two["w"].tobytes()
+    for released, uninterrupted in zip([*drawn[:3], *replayed], whole, strict=True):
+        assert np.asarray(released["w"]).tobytes() == uninterrupted["w"].tobytes()
+    for released, uninterrupted in zip(drawn[3:], whole[3:5], strict=True):
+        assert np.asarray(released["w"]).tobytes() == uninterrupted["w"].tobytes()
 
 
 def test_a_run_does_not_repeat_noise_for_another_gradient(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def lower(entries: FloatArray, rounds: int, toeplitz: bool) -> FloatArray:
 def least(value: Callable[[FloatArray], float], rounds: int, toeplitz: bool) -> float:
     """The least value over C by Nelder and Mead from two starts, each started again where it ended."""
     size = rounds - 1 if toeplitz else rounds * (rounds + 1) // 2 - 1
-    found = []
+    least_values = []
     for start in (-1.0, -3.0):
         point = np.full(size, start)
         for _ in range(2):
@@ -150,8 +150,8 @@ def least(value: Callable[[FloatArray], float], rounds: int, toeplitz: bool) -> 
                 method="Nelder-Mead",
                 options={"maxfev": 4000, "xatol": 1e-4, "fatol": 1e-8},
             ).x
-        found.append(value(lower(point, rounds, toeplitz)))
-    return min(found)
+        least_values.append(value(lower(point, rounds, toeplitz)))
+    return min(least_values)
 
 
 # Forms: what the optimiser differentiates is the strategy that is handed out
@@ -173,12 +173,12 @@ def test_a_form_has_the_matrix_modes_and_errors_of_its_strategy(family: str, rou
     workloads = [make(rounds) for make in WORKLOADS.values()]
 
     @jax.jit
-    def found(parameters: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+    def evaluated(parameters: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
         form = parsed.form(parameters)
         return form.dense(), form.modes(bins), [form.row_variances(workload) for workload in workloads]
 
     with wide_jax():
-        form_matrix, form_modes, variances = found(jnp.asarray(parameters))
+        form_matrix, form_modes, variances = evaluated(jnp.asarray(parameters))
     np.testing.assert_allclose(form_matrix, matrix, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(form_modes, modes, rtol=1e-12, atol=1e-15)
     for workload, variance in zip(workloads, variances, strict=True):
@@ -192,8 +192,10 @@ def test_errors_of_more_rounds_than_are_kept_for_the_backward_pass(family: str) 
     parsed, parameters = parse_family(family, rounds), some_parameters(family, rounds)
     errors = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(parsed.strategy(parameters).matrix())
     with wide_jax():
-        found = jax.jit(lambda one: parsed.form(one).row_variances(prefix_sums(rounds)))(jnp.asarray(parameters))
-        np.testing.assert_allclose(found, np.square(errors).sum(axis=1), rtol=1e-9)
+        variances = jax.jit(lambda point: parsed.form(point).row_variances(prefix_sums(rounds)))(
+            jnp.asarray(parameters)
+        )
+        np.testing.assert_allclose(variances, np.square(errors).sum(axis=1), rtol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -273,13 +275,13 @@ def test_sigma_has_the_slope_it_says_and_solves_for_delta(estimator: str, adjace
     log_sigma = math.log(math.sqrt(gram.max()) * (1.9 if adjacency is Adjacency.REPLACE else 0.9))
     with wide_jax():
         level = NoiseLevel(gram, log_sigma, Guarantee(1.0, 0.03, adjacency), estimator, 1024, 2)
-        assert_gradient(lambda one: level((one + one.T) / 2), gram)
-        found = level(gram)
-        bisected = level.bisect(gram, found.log_sigma, 40)
-        assert bisected.log_sigma == pytest.approx(found.log_sigma, abs=1e-6)
-        np.testing.assert_allclose(bisected.gradient, found.gradient, rtol=1e-3, atol=1e-6 * found.gradient.max())
+        assert_gradient(lambda entries: level((entries + entries.T) / 2), gram)
+        solved = level(gram)
+        bisected = level.bisect(gram, solved.log_sigma, 40)
+        assert bisected.log_sigma == pytest.approx(solved.log_sigma, abs=1e-6)
+        np.testing.assert_allclose(bisected.gradient, solved.gradient, rtol=1e-3, atol=1e-6 * solved.gradient.max())
         # sigma grows with sqrt(G): by Euler's relation <slope, G> = 1/2
-        assert (found.gradient * gram).sum() == pytest.approx(0.5, rel=1e-9)
+        assert (solved.gradient * gram).sum() == pytest.approx(0.5, rel=1e-9)
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -374,7 +376,7 @@ def by_slsqp(rounds: int, bins: int) -> float:
         result[where] = entries
         return result
 
-    found = []
+    errors = []
     for start in (square_root(rounds), identity(rounds)):
         solution = minimize(
             lambda entries: prefix_error(matrix(entries)),
@@ -388,14 +390,14 @@ def by_slsqp(rounds: int, bins: int) -> float:
             options={"maxiter": 500, "ftol": 1e-12},
         )
         assert np.linalg.norm(modes_of(matrix(solution.x), bins), axis=0).max() < 1 + 1e-6
-        found.append(float(solution.fun))
-    return min(found)
+        errors.append(float(solution.fun))
+    return min(errors)
 
 
 @pytest.mark.parametrize(("rounds", "bins"), slow_after(1, [(2, 1), (2, 2), (3, 2), (1, 1), (4, 2), (4, 4)]))
 def test_the_dense_classical_optimum_by_slsqp(rounds: int, bins: int) -> None:
-    found = galton.unamplified_optimum("dense", bins, rounds)
-    matrix = found.matrix()
+    strategy = galton.unamplified_optimum("dense", bins, rounds)
+    matrix = strategy.matrix()
     product = prefix_error(matrix) * np.linalg.norm(modes_of(matrix, bins), axis=0).max()
     assert product == pytest.approx(by_slsqp(rounds, bins), rel=2e-4)
 
@@ -412,34 +414,39 @@ def test_the_toeplitz_classical_optimum_by_nelder_mead(bins: int) -> None:
 
 def test_for_the_largest_error_the_square_root_is_the_best_toeplitz_matrix() -> None:
     """Theorem (Fichtenberger, Henzinger and Upadhyay 2023; Dvijotham et al. 2024): no Toeplitz C does better."""
-    root, found = square_root(24), galton.unamplified_optimum("toeplitz", 24, 24, objective="max")
+    root, toeplitz = square_root(24), galton.unamplified_optimum("toeplitz", 24, 24, objective="max")
     best = root.max_error() * root.sensitivity(24)
-    assert best * (1 - 1e-9) <= found.max_error() * found.sensitivity(24) <= 1.01 * best  # 1%: a smooth maximum
+    assert best * (1 - 1e-9) <= toeplitz.max_error() * toeplitz.sensitivity(24) <= 1.01 * best  # 1%: a smooth maximum
 
 
 @pytest.mark.parametrize(
-    "family", ["blt:3", "toeplitz:4", *(pytest.param(one, marks=SLOW) for one in ("blt:2+scale", "banded:4", "dense"))]
+    "family",
+    [
+        "blt:3",
+        "toeplitz:4",
+        *(pytest.param(slow_family, marks=SLOW) for slow_family in ("blt:2+scale", "banded:4", "dense")),
+    ],
 )
 def test_the_classical_optimum_beats_the_square_root(family: str) -> None:
-    found = galton.unamplified_optimum(family, 4, 14)
+    classical = galton.unamplified_optimum(family, 4, 14)
     root: Strategy = square_root(14, None if family == "blt:3" else 4)  # a BLT has no bands
     if family == "banded:4":
         root = galton.column_banded(root, 4)  # columns of norm 1: the constraint that serves every schedule
-    assert found.rmse() * found.sensitivity(4) < root.rmse() * root.sensitivity(4)
+    assert classical.rmse() * classical.sensitivity(4) < root.rmse() * root.sensitivity(4)
 
 
 @SLOW
 def test_banded_columns_have_norm_one_so_that_any_schedule_has_the_same_sensitivity() -> None:
-    found = galton.unamplified_optimum("banded:4", 4, 14, participation="min-separation")
-    np.testing.assert_allclose(np.linalg.norm(found.matrix(), axis=0), 1, rtol=1e-12)
-    assert galton.min_separation_sensitivity(found, 4) == pytest.approx(2)  # sqrt of 4 rounds, 4 apart, in 14
+    banded = galton.unamplified_optimum("banded:4", 4, 14, participation="min-separation")
+    np.testing.assert_allclose(np.linalg.norm(banded.matrix(), axis=0), 1, rtol=1e-12)
+    assert galton.min_separation_sensitivity(banded, 4) == pytest.approx(2)  # sqrt of 4 rounds, 4 apart, in 14
 
 
 @pytest.mark.slow
 def test_the_classical_optimum_of_the_published_size() -> None:
     """RMSE 63.9 at epsilon 1, delta 1e-5, without amplification: the reconstructed main figure of the paper."""
-    found = galton.unamplified_optimum("toeplitz", 128, 2048)
-    assert found.rmse() * found.sensitivity(128) / unamplified_mu(1.0, 1e-5) == pytest.approx(63.9, rel=5e-3)
+    classical = galton.unamplified_optimum("toeplitz", 128, 2048)
+    assert classical.rmse() * classical.sensitivity(128) / unamplified_mu(1.0, 1e-5) == pytest.approx(63.9, rel=5e-3)
 
 
 RANDOM = np.random.default_rng(8)
@@ -505,25 +512,25 @@ def test_the_best_of_two_rounds_in_two_bins_by_brute_force(family: str) -> None:
         return sigma_of_two_bins(modes.T @ modes, 1.0, 1e-3 / 1.05) * prefix_error(matrix)
 
     truth = least(value, 2, toeplitz=family == "toeplitz")
-    found = optimum(family, 1.0, 1e-3, 2, 2)
-    assert value(found.strategy.matrix()) <= truth * (1 + 1e-3)  # C itself: flat around the optimum
-    assert truth * (1 - NOISE) <= found.rmse <= truth * (1 + 2 * NOISE)
+    optimized = optimum(family, 1.0, 1e-3, 2, 2)
+    assert value(optimized.strategy.matrix()) <= truth * (1 + 1e-3)  # C itself: flat around the optimum
+    assert truth * (1 - NOISE) <= optimized.rmse <= truth * (1 + 2 * NOISE)
 
 
 @pytest.mark.parametrize("family", ["blt:1", pytest.param("toeplitz:1", marks=SLOW), pytest.param("dense", marks=SLOW)])
 def test_one_round_leaves_nothing_to_choose(family: str) -> None:
-    found = optimum(family, 1.0, 1e-5, 1, 1)
-    assert found.rmse == pytest.approx(1 / unamplified_mu(1.0, 1e-5 / 1.05), rel=1e-3)
-    assert product(found.strategy, 1) == pytest.approx(1)
+    optimized = optimum(family, 1.0, 1e-5, 1, 1)
+    assert optimized.rmse == pytest.approx(1 / unamplified_mu(1.0, 1e-5 / 1.05), rel=1e-3)
+    assert product(optimized.strategy, 1) == pytest.approx(1)
 
 
 @SLOW
 @pytest.mark.parametrize("family", ["toeplitz", "toeplitz:3+scale"])
 def test_one_bin_gives_the_classical_optimum(family: str) -> None:
-    found = optimum(family, 1.0, 1e-5, 1, 6)
+    optimized = optimum(family, 1.0, 1e-5, 1, 6)
     classical = galton.unamplified_optimum(family, 1, 6)
-    assert product(found.strategy, 1) == pytest.approx(product(classical, 1), rel=1e-3)
-    assert found.rmse == pytest.approx(product(classical, 1) / unamplified_mu(1.0, 1e-5 / 1.05), rel=2e-3)
+    assert product(optimized.strategy, 1) == pytest.approx(product(classical, 1), rel=1e-3)
+    assert optimized.rmse == pytest.approx(product(classical, 1) / unamplified_mu(1.0, 1e-5 / 1.05), rel=2e-3)
 
 
 @pytest.mark.slow
@@ -536,47 +543,48 @@ def test_a_large_epsilon_gives_the_classical_optimum() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> Any:
+def optimized() -> Any:
     return optimum("blt:2")
 
 
-def test_what_is_reported_is_the_noise_times_the_error(found: Any) -> None:
-    strategy = found.strategy
+def test_what_is_reported_is_the_noise_times_the_error(optimized: Any) -> None:
+    strategy = optimized.strategy
     sensitivity = np.linalg.norm(modes_of(strategy.matrix(), BINS), axis=0).max()
-    assert found.sigma == pytest.approx(found.noise_multiplier * sensitivity, rel=1e-9)
-    assert found.rmse == pytest.approx(found.sigma * prefix_error(strategy.matrix()), rel=1e-9)
-    assert found.max_error == pytest.approx(found.sigma * strategy.max_error(), rel=1e-9)
-    assert found.calibration.check.upper <= 1e-5
-    assert found.calibration.noise_multiplier == found.noise_multiplier
-    assert found.rmse > min(row["objective"] for row in found.history)  # of the training value nothing is reported
-    assert json.loads(json.dumps(found.to_json()))["rmse"] == found.rmse
+    assert optimized.sigma == pytest.approx(optimized.noise_multiplier * sensitivity, rel=1e-9)
+    assert optimized.rmse == pytest.approx(optimized.sigma * prefix_error(strategy.matrix()), rel=1e-9)
+    assert optimized.max_error == pytest.approx(optimized.sigma * strategy.max_error(), rel=1e-9)
+    assert optimized.calibration.check.upper <= 1e-5
+    assert optimized.calibration.noise_multiplier == optimized.noise_multiplier
+    # of the training value nothing is reported
+    assert optimized.rmse > min(row["objective"] for row in optimized.history)
+    assert json.loads(json.dumps(optimized.to_json()))["rmse"] == optimized.rmse
 
 
-def test_the_multiplier_holds_on_another_seed(found: Any) -> None:
-    pair = galton.dominating_pair(found.strategy, BINS, found.noise_multiplier)
+def test_the_multiplier_holds_on_another_seed(optimized: Any) -> None:
+    pair = galton.dominating_pair(optimized.strategy, BINS, optimized.noise_multiplier)
     again = galton.delta(pair, 1.0, options=Options(seed=77, confidence=1 - 1e-6))
     assert again.lower <= 1e-5
     assert again.upper >= 0.9e-5  # and is not wasteful: it was aimed at delta / 1.05
 
 
-def test_the_result_improves_on_its_start_and_on_the_classical_optimum(found: Any) -> None:
-    assert found.history[-1]["objective"] < found.history[0]["objective"]
+def test_the_result_improves_on_its_start_and_on_the_classical_optimum(optimized: Any) -> None:
+    assert optimized.history[-1]["objective"] < optimized.history[0]["objective"]
     classical = galton.unamplified_optimum("toeplitz", BINS, ROUNDS)
     for other in (square_root(ROUNDS), square_root(ROUNDS, BINS), identity(ROUNDS), classical):
         noise = galton.calibrate(galton.dominating_pair(other, BINS), 1.0, 1e-5, options=SEED).noise_multiplier
-        assert found.rmse < noise * other.sensitivity(BINS) * other.rmse()
+        assert optimized.rmse < noise * other.sensitivity(BINS) * other.rmse()
     unamplified = product(classical, BINS) / unamplified_mu(1.0, 1e-5)
-    assert found.unamplified["rmse"] == pytest.approx(unamplified, rel=1e-6)
-    assert found.unamplified["balls_in_bins_rmse_estimate"] == pytest.approx(
+    assert optimized.unamplified["rmse"] == pytest.approx(unamplified, rel=1e-6)
+    assert optimized.unamplified["balls_in_bins_rmse_estimate"] == pytest.approx(
         noise * product(classical, BINS), rel=2 * NOISE
     )
 
 
-def test_a_seed_fixes_the_result_bit_by_bit(found: Any) -> None:
+def test_a_seed_fixes_the_result_bit_by_bit(optimized: Any) -> None:
     again = galton.optimize("blt:2", BINS, ROUNDS, 1.0, 1e-5, samples=1024, options=SEED)
-    assert again.strategy.digest == found.strategy.digest
-    assert (again.noise_multiplier, again.rmse) == (found.noise_multiplier, found.rmse)
-    assert [row["objective"] for row in again.history] == [row["objective"] for row in found.history]
+    assert again.strategy.digest == optimized.strategy.digest
+    assert (again.noise_multiplier, again.rmse) == (optimized.noise_multiplier, optimized.rmse)
+    assert [row["objective"] for row in again.history] == [row["objective"] for row in optimized.history]
 
 
 def interrupt(after: int) -> Callable[[str, int, float], None]:
@@ -633,7 +641,7 @@ def test_ctrl_c_while_judging_returns_the_best_so_far(at: int, monkeypatch: pyte
 def test_the_papers_method_improves() -> None:
     """At delta = 0.01 plain samples see something; 20 steps, judged by the accountant."""
     first = square_root(ROUNDS)
-    found = galton.optimize(
+    optimized = galton.optimize(
         "toeplitz",
         BINS,
         ROUNDS,
@@ -646,14 +654,14 @@ def test_the_papers_method_improves() -> None:
         start=first,
         tau=1.2,
     )
-    assert (found.method, found.estimator, len(found.history)) == ("paper", "plain", 20)
+    assert (optimized.method, optimized.estimator, len(optimized.history)) == ("paper", "plain", 20)
     pair = galton.dominating_pair(first, BINS)
     noise = galton.calibrate(pair, 1.0, 1e-2, options=SEED, tau=1.2).noise_multiplier
-    assert found.rmse < noise * first.sensitivity(BINS) * first.rmse() * (1 - NOISE)
+    assert optimized.rmse < noise * first.sensitivity(BINS) * first.rmse() * (1 - NOISE)
 
 
 @pytest.mark.slow
-def test_a_function_of_ones_own_gives_the_same_as_its_name(found: Any) -> None:
+def test_a_function_of_ones_own_gives_the_same_as_its_name(optimized: Any) -> None:
     prefix = np.tril(np.ones((ROUNDS, ROUNDS)))
 
     class Rmse:
@@ -663,7 +671,7 @@ def test_a_function_of_ones_own_gives_the_same_as_its_name(found: Any) -> None:
             return sigma * jnp.linalg.norm(jnp.asarray(prefix) @ jnp.linalg.inv(matrix)) / 4
 
     own = galton.optimize("blt:2", BINS, ROUNDS, 1.0, 1e-5, objective=Rmse(), samples=1024, options=SEED)
-    assert own.rmse == pytest.approx(found.rmse, rel=NOISE)
+    assert own.rmse == pytest.approx(optimized.rmse, rel=NOISE)
 
 
 @pytest.mark.slow
@@ -677,15 +685,15 @@ def test_the_largest_error_is_smaller_when_that_is_asked_for() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adjacency", slow_after(1, [Adjacency.REPLACE, Adjacency.REMOVE, Adjacency.ADD]), ids=str)
-def test_every_adjacency(adjacency: Adjacency, found: Any) -> None:
+def test_every_adjacency(adjacency: Adjacency, optimized: Any) -> None:
     guarantee = Guarantee(1.0, 1e-5, adjacency)
     other = galton.optimize("blt:1", BINS, ROUNDS, guarantee, samples=1024, options=SEED)
     assert other.guarantee == other.calibration.guarantee == guarantee
     assert other.calibration.check.upper <= 1e-5
     if adjacency is Adjacency.REPLACE:  # twice the distance: never less noise than for one example more or less
-        assert found.rmse < other.rmse < 2.1 * found.rmse
+        assert optimized.rmse < other.rmse < 2.1 * optimized.rmse
     else:  # one direction asks for no more than both
-        assert other.rmse < found.rmse * (1 + 2 * NOISE)
+        assert other.rmse < optimized.rmse * (1 + 2 * NOISE)
 
 
 CHAINS = [

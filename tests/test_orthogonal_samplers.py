@@ -39,13 +39,13 @@ def mean(sampler: Sampler, epsilon: float, samples: int, rounding: int = 0, seed
 
 def cases() -> list[dict[str, float | str]]:
     """Stored answers of PLD_accounting that 50,000 samples resolve."""
-    found = []
+    resolved = []
     for row in random_allocation():
         pair = Pair(np.eye(row["bins"]), row["noise_multiplier"])
         sampler = MaximumSampler(pair, Direction(row["direction"]), row["epsilon"])
         if sampler.value_range(row["epsilon"]) < 200 * row["delta_lower"] and row["bins"] <= 128:
-            found.append(row)
-    return found
+            resolved.append(row)
+    return resolved
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,8 +75,8 @@ def test_samples_agree_with_the_other_samplers_in_several_epochs(direction: Dire
         tilted, other = mean(TiltedSampler(pair, direction, epsilon), epsilon, 100_000, seed=6)
         assert abs(tilted - reference) < 5 * math.hypot(error, other)
     for kind in KINDS:
-        found, own = mean(kind(pair, direction, epsilon), epsilon, 200_000, seed=7)
-        assert abs(found - reference) < 5 * math.hypot(error, own)
+        estimate, own = mean(kind(pair, direction, epsilon), epsilon, 200_000, seed=7)
+        assert abs(estimate - reference) < 5 * math.hypot(error, own)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
@@ -104,11 +104,11 @@ def test_samples_serve_every_larger_epsilon(
     kind: type[MaximumSampler] | type[OrderStatisticsSampler], direction: Direction
 ) -> None:
     pair = Pair(np.eye(8), 0.7)
-    one = kind(pair, direction, 0.5)
-    assert one.least_epsilon == 0.5
-    found, error = mean(one, 1.5, 200_000, seed=2)
+    sampler = kind(pair, direction, 0.5)
+    assert sampler.least_epsilon == 0.5
+    estimate, error = mean(sampler, 1.5, 200_000, seed=2)
     direct, other = mean(kind(pair, direction, 1.5), 1.5, 200_000, seed=3)
-    assert abs(found - direct) < 5 * math.hypot(error, other)
+    assert abs(estimate - direct) < 5 * math.hypot(error, other)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,17 +133,17 @@ def test_other_pairs_are_refused(kind: type[MaximumSampler] | type[OrderStatisti
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_bin_is_the_gaussian_mechanism(kind: type[MaximumSampler] | type[OrderStatisticsSampler]) -> None:
     for direction in (MIXTURE, NOISE):
-        found, error = mean(kind(Pair(np.eye(1), 1.0), direction, 1.0), 1.0, 100_000)
+        estimate, error = mean(kind(Pair(np.eye(1), 1.0), direction, 1.0), 1.0, 100_000)
         exact = norm.cdf(0.5 - 1.0) - math.e * norm.cdf(-0.5 - 1.0)
-        assert abs(found - exact) < 5 * error
+        assert abs(estimate - exact) < 5 * error
 
 
 def test_ranks_cover_all_sizes() -> None:
     for size in (1, 2, 3, 10, 1000, 12_345):
-        found = ranks(size)
-        assert found[0] == 1
-        assert found[-1] == size
-        assert found == sorted(set(found))
+        places = ranks(size)
+        assert places[0] == 1
+        assert places[-1] == size
+        assert places == sorted(set(places))
     assert len(ranks(100_000)) < 250
 
 

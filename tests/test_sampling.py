@@ -78,11 +78,13 @@ def test_normals_are_coupled_to_ideal_ones_within_the_stated_error(dtype: str) -
     for sign in (0, 1):
         high = ((words >> np.uint64(32)) | np.uint64(sign << 31)).astype(np.uint32)
         with wide_jax():
-            found = np.asarray(_from_words(jnp.asarray(high), jnp.asarray(words.astype(np.uint32)), dtype), np.float64)
+            normals = np.asarray(
+                _from_words(jnp.asarray(high), jnp.asarray(words.astype(np.uint32)), dtype), np.float64
+            )
         for corner in (0.0, 1.0):
             tail = np.clip((words.astype(np.float64) + corner) * 2.0**-64, TAIL, 0.5)
             ideal = (1 - 2 * sign) * ndtri(tail)
-            assert (np.abs(found - ideal) <= ERROR[dtype] * np.maximum(1, np.abs(ideal))).all()
+            assert (np.abs(normals - ideal) <= ERROR[dtype] * np.maximum(1, np.abs(ideal))).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -125,8 +127,8 @@ def test_factor_refuses_what_is_not_positive_semi_definite() -> None:
 
 @pytest.mark.parametrize("direction", [MIXTURE, NOISE])
 def test_identical_modes_are_one_gaussian(direction: Direction) -> None:
-    found, error = mean(sharp(given_gram(np.ones((4, 4))), direction, 1.0), 1.0, 200_000)
-    assert abs(found - gaussian(1.0, 1.0)) < 5 * error
+    estimate, error = mean(sharp(given_gram(np.ones((4, 4))), direction, 1.0), 1.0, 200_000)
+    assert abs(estimate - gaussian(1.0, 1.0)) < 5 * error
 
 
 # Float error.
@@ -146,10 +148,10 @@ def test_float32_losses_stay_within_the_stated_slack(
     else:
         coarse = TiltedSampler(pair, direction, 1.0, dtype="float32")  # type: ignore[assignment]
         fine = TiltedSampler(pair, direction, 1.0, dtype="float64")  # type: ignore[assignment]
-    one, two = coarse.draw(5, 0), fine.draw(5, 0)
-    difference = np.abs(one.loss - two.loss).max()
+    coarse_draw, fine_draw = coarse.draw(5, 0), fine.draw(5, 0)
+    difference = np.abs(coarse_draw.loss - fine_draw.loss).max()
     assert 0 < difference <= coarse.slack.epsilon + fine.slack.epsilon
-    weight = np.abs(one.log_weight - two.log_weight).max()
+    weight = np.abs(coarse_draw.log_weight - fine_draw.log_weight).max()
     assert weight <= coarse.order * (coarse.slack.epsilon + fine.slack.epsilon) + 1e-12
     assert coarse.slack.epsilon < 0.01
     assert fine.slack.epsilon < 1e-4
@@ -170,9 +172,9 @@ def test_the_same_bits_however_chunks_are_scheduled(
     backwards[-1] = backwards[-1].first(17)
     for chunks in (runs[1], backwards):
         assert len(chunks) == 4
-        for one, two in zip(runs[0], chunks, strict=True):
-            assert np.array_equal(one.loss, two.loss)
-            assert np.array_equal(one.log_weight, two.log_weight)
+        for reference, chunk in zip(runs[0], chunks, strict=True):
+            assert np.array_equal(reference.loss, chunk.loss)
+            assert np.array_equal(reference.log_weight, chunk.log_weight)
     assert not np.array_equal(runs[0][0].loss, runs[0][1].loss)
     assert not np.array_equal(sampler.draw(8, 0).loss, sampler.draw(7, 0).loss)
 
@@ -211,10 +213,10 @@ def test_one_bin_is_the_gaussian_mechanism(
     make: Callable[[Pair, Direction, float], Sampler], direction: Direction, multiplier: float, epsilon: float
 ) -> None:
     pair = dominating_pair(square_root(5), 1, multiplier)
-    found, error = mean(make(pair, direction, epsilon), epsilon, 300_000)
+    estimate, error = mean(make(pair, direction, epsilon), epsilon, 300_000)
     mu = (2 if direction is REPLACE else 1) / multiplier
-    assert abs(found - gaussian(epsilon, mu)) < 5 * error
-    assert error < 0.05 * found
+    assert abs(estimate - gaussian(epsilon, mu)) < 5 * error
+    assert error < 0.05 * estimate
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -228,8 +230,8 @@ def test_two_bins_by_quadrature(
     epsilon: float,
 ) -> None:
     gram = np.array([[1.0, cross], [cross, 0.9]])
-    found, error = mean(make(given_gram(gram, multiplier), direction, epsilon), epsilon, 300_000)
-    assert abs(found - two_bins(gram / multiplier**2, epsilon, direction)) < 5 * error + 1e-7
+    estimate, error = mean(make(given_gram(gram, multiplier), direction, epsilon), epsilon, 300_000)
+    assert abs(estimate - two_bins(gram / multiplier**2, epsilon, direction)) < 5 * error + 1e-7
 
 
 @pytest.mark.parametrize(
@@ -250,8 +252,8 @@ def test_identity_agrees_with_pld_accounting(row: dict[str, float | str]) -> Non
             assert low - slack <= estimate.delta <= high + slack
     if low > 1e-5 and pair.modes <= 128:
         for make in (plain, sharp):
-            found, error = mean(make(pair, direction, epsilon), epsilon, 200_000)
-            assert low - 5 * error <= found <= high + 5 * error
+            sampled, error = mean(make(pair, direction, epsilon), epsilon, 200_000)
+            assert low - 5 * error <= sampled <= high + 5 * error
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -264,13 +266,13 @@ def test_random_dense_strategies_against_brute_force(direction: Direction, seed:
     sigma = 1.3 * strategy.sensitivity(4)
     expected, expected_error = brute_force(matrix, 4, sigma, 0.5, direction, 400_000, seed)
     for make in (plain, sharp):
-        found, error = mean(make(pair, direction, 0.5), 0.5, 200_000, seed)
-        assert abs(found - expected) < 5 * math.hypot(error, expected_error)
+        estimate, error = mean(make(pair, direction, 0.5), 0.5, 200_000, seed)
+        assert abs(estimate - expected) < 5 * math.hypot(error, expected_error)
 
 
 def test_epochs_of_identity_do_not_change_the_sensitivity_one_pair() -> None:
-    one, many = (dominating_pair(identity(16 * epochs), 16, 0.8).gram for epochs in (1, 20))
-    assert np.abs(one - many).max() < 1e-12
+    single, many = (dominating_pair(identity(16 * epochs), 16, 0.8).gram for epochs in (1, 20))
+    assert np.abs(single - many).max() < 1e-12
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -278,9 +280,9 @@ def test_permuted_bins_give_the_same_delta(direction: Direction) -> None:
     pair = dominating_pair(square_root(48, 6), 8, 1.2)
     order = np.random.default_rng(0).permutation(8)
     shuffled = Pair(pair.unit[np.ix_(order, order)], 1.2)
-    one, one_error = mean(sharp(pair, direction, 0.7), 0.7, 100_000)
-    two, two_error = mean(sharp(shuffled, direction, 0.7), 0.7, 100_000, seed=2)
-    assert abs(one - two) < 5 * math.hypot(one_error, two_error)
+    estimate, error = mean(sharp(pair, direction, 0.7), 0.7, 100_000)
+    other, other_error = mean(sharp(shuffled, direction, 0.7), 0.7, 100_000, seed=2)
+    assert abs(estimate - other) < 5 * math.hypot(error, other_error)
     assert direction_upper_bound(pair, direction, 0.7) == pytest.approx(direction_upper_bound(shuffled, direction, 0.7))
 
 
@@ -323,8 +325,8 @@ def test_merging_needs_equal_groups() -> None:
 def test_every_order_of_the_tilt_is_unbiased(direction: Direction, order: int) -> None:
     pair = dominating_pair(square_root(24, 3), 3, 2.5)
     expected, expected_error = mean(PlainSampler(pair, direction), 0.3, 2_000_000)
-    found, error = mean(TiltedSampler(pair, direction, 0.3, order), 0.3, 300_000)
-    assert abs(found - expected) < 5 * math.hypot(error, expected_error)
+    estimate, error = mean(TiltedSampler(pair, direction, 0.3, order), 0.3, 300_000)
+    assert abs(estimate - expected) < 5 * math.hypot(error, expected_error)
 
 
 @pytest.mark.parametrize("direction", slow_after(1, Direction))
@@ -341,10 +343,10 @@ def test_sharp_samplers_agree_with_plain_ones_at_128_bins(
     pair = dominating_pair(strategy, 128, multiplier)
     epsilon = 1.0 if direction is REPLACE else 0.5
     expected, expected_error = mean(PlainSampler(pair, direction), epsilon, 500_000)
-    found, error = mean(sharp(pair, direction, epsilon), epsilon, 60_000)
-    assert abs(found - expected) < 5 * math.hypot(error, expected_error)
+    estimate, error = mean(sharp(pair, direction, epsilon), epsilon, 60_000)
+    assert abs(estimate - expected) < 5 * math.hypot(error, expected_error)
     quick = frozen_estimator(pair, direction, epsilon, 2, 1)(multiplier, epsilon)
-    assert abs(quick.delta - found) < 5 * math.hypot(quick.relative_error * quick.delta, error)
+    assert abs(quick.delta - estimate) < 5 * math.hypot(quick.relative_error * quick.delta, error)
 
 
 @settings(max_examples=8)
@@ -436,9 +438,9 @@ def test_certified_cost_is_close_to_delta_for_long_memory() -> None:
     # The notes this project started from measured R/delta = 11 at 64 bands, 128 bins, epsilon 1, delta near 1e-5.
     pair = dominating_pair(square_root(2048, 64), 128, 1.93)
     sampler = TiltedSampler(pair, MIXTURE, 1.0)
-    found, error = mean(sampler, 1.0, 60_000)
-    assert sampler.value_range(1.0) < 14 * found
-    assert error < 0.02 * found
+    estimate, error = mean(sampler, 1.0, 60_000)
+    assert sampler.value_range(1.0) < 14 * estimate
+    assert error < 0.02 * estimate
 
 
 # Choosing.
