@@ -549,7 +549,7 @@ def test_the_default_strategy_is_optimised_and_beats_what_is_not() -> None:
     plan = make_plan(**{**SMALL, "epochs": 2})
     assert plan.spec == "blt:4+scale"
     assert plan.strategy.kind == "scaled"
-    assert plan.rmse < min(one.rmse for one in plan.alternatives)
+    assert plan.rmse < min(alternative.rmse for alternative in plan.alternatives)
     other = make_plan(**{**SMALL, "epochs": 2}, strategy="sqrt:8", workload="momentum:0.9")
     assert other.workload == "momentum:0.9"
 
@@ -558,7 +558,7 @@ def test_the_default_strategy_is_optimised_and_beats_what_is_not() -> None:
 def test_best_takes_the_least_error_of_all() -> None:
     plan = make_plan(**{**SMALL, "epochs": 2}, strategy="best")
     assert len(plan.alternatives) >= 6
-    assert plan.rmse <= 1.02 * min(one.rmse for one in plan.alternatives)
+    assert plan.rmse <= 1.02 * min(alternative.rmse for alternative in plan.alternatives)
 
 
 @pytest.mark.parametrize(
@@ -607,12 +607,12 @@ def test_the_command_line_makes_and_verifies_a_plan(tmp_path: Path) -> None:
     folder = tmp_path / "plan"
     made = command(*words_of(folder, "--json"))
     assert made.code == 0
-    found = json.loads(made.out)
-    assert found["path"] == str(folder)
-    assert found["plan"] == load_plan(folder).digest
-    assert found["guarantee"]["epsilon"] == 4.0
-    assert found["certificate"]["certificate"]["accepted"]
-    assert {"strategy", "noise_multiplier", "rmse", "batching", "alternatives"} <= set(found)
+    printed = json.loads(made.out)
+    assert printed["path"] == str(folder)
+    assert printed["plan"] == load_plan(folder).digest
+    assert printed["guarantee"]["epsilon"] == 4.0
+    assert printed["certificate"]["certificate"]["accepted"]
+    assert {"strategy", "noise_multiplier", "rmse", "batching", "alternatives"} <= set(printed)
     shown = command("verify", str(folder))
     assert shown.code == 0
     assert "ACCEPTED" in shown.out
@@ -629,9 +629,9 @@ def test_the_command_line_makes_and_verifies_a_plan(tmp_path: Path) -> None:
 def test_the_command_line_rejects_a_plan_with_too_little_noise(small_plan: Plan, tmp_path: Path) -> None:
     weak = replace(small_plan, noise_multiplier=0.5, evidence=fitting(small_plan.evidence, 0.5))
     save_plan(replace(weak, leak=leaked(weak)), tmp_path / "plan")
-    found = command("verify", str(tmp_path / "plan"), "--json")
-    assert found.code == 3
-    assert not json.loads(found.out)["accepted"]
+    rejected = command("verify", str(tmp_path / "plan"), "--json")
+    assert rejected.code == 3
+    assert not json.loads(rejected.out)["accepted"]
 
 
 @pytest.mark.parametrize(
@@ -645,9 +645,9 @@ def test_the_command_line_rejects_a_plan_with_too_little_noise(small_plan: Plan,
     ],
 )
 def test_the_command_line_refuses_bad_input_in_one_line(tmp_path: Path, more: list[str]) -> None:
-    found = command(*words_of(tmp_path / "plan"), *more)
-    assert (found.code, found.out) == (2, "")
-    assert found.err.count("\n") == 1
+    refused = command(*words_of(tmp_path / "plan"), *more)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.count("\n") == 1
     assert not (tmp_path / "plan").exists()
 
 

@@ -175,11 +175,11 @@ def test_numbers_of_the_plan_are_told(plans: dict[str, Plan], pages: dict[str, s
     plan, claim, text = plans[name], plans[name].guarantee, Reader(pages[name]).text
     told = [plan.digest, plan.strategy.digest, plan.statement, claim.adjacency.value, plan.scheme.kind, plan.spec]
     told += [repr(plan.noise_multiplier), repr(plan.stddev), repr(plan.rmse), repr(claim.delta), repr(plan.clip_norm)]
-    told += [one.description for one in plan.alternatives] + list(plan.versions.values())
+    told += [alternative.description for alternative in plan.alternatives] + list(plan.versions.values())
     if isinstance(plan.evidence, Certified):
-        found = plan.evidence.certificate
-        told += [f"{found.samples:,}", str(found.seed), "the operating system"]
-    assert [one for one in told if one not in text] == []
+        certificate = plan.evidence.certificate
+        told += [f"{certificate.samples:,}", str(certificate.seed), "the operating system"]
+    assert [fact for fact in told if fact not in text] == []
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +279,7 @@ def test_curve_has_the_point_of_the_plan(plans: dict[str, Plan], curves: dict[st
 def test_curve_without_amplification_is_the_gaussian_one(plans: dict[str, Plan], curves: dict[str, Curve]) -> None:
     for name, sides in (("unamplified", 1), ("tree, replace", 2)):
         mu, curve = sides / plans[name].noise_multiplier, curves[name]
-        assert curve.uppers == pytest.approx([gaussian_delta(one, mu) for one in curve.epsilons], rel=1e-6)
+        assert curve.uppers == pytest.approx([gaussian_delta(epsilon, mu) for epsilon in curve.epsilons], rel=1e-6)
         assert curve.advantage == pytest.approx(math.erf(mu / math.sqrt(8)), rel=1e-9)
         exact = float(ndtr(ndtri(0.01) + mu))
         assert exact <= curve.hits(0.01) <= 1.2 * exact
@@ -295,8 +295,8 @@ def test_curve_is_kept_by_plan_and_seed(plans: dict[str, Plan], tmp_path: Path) 
 def test_truncation_is_part_of_the_curve(plans: dict[str, Plan], curves: dict[str, Curve], tmp_path: Path) -> None:
     plan = plans["poisson"]
     tight = replace(plan, truncation=replace(plan.truncation, displacement=1e-4))
-    found = privacy_curve(tight, cache=Cache(tmp_path), points=4)
-    assert found.uppers[0] == pytest.approx(curves["poisson"].uppers[0] + 1e-4)
+    curve = privacy_curve(tight, cache=Cache(tmp_path), points=4)
+    assert curve.uppers[0] == pytest.approx(curves["poisson"].uppers[0] + 1e-4)
 
 
 # What the pictures show
@@ -315,25 +315,25 @@ def test_truncation_is_part_of_the_curve(plans: dict[str, Plan], curves: dict[st
     ids=lambda strategy: f"{strategy.kind}-{strategy.rounds}",
 )
 def test_correlation_is_that_of_the_noise(strategy: Strategy) -> None:
-    found = noise_correlation(strategy)
-    assert found is not None
+    correlation = noise_correlation(strategy)
+    assert correlation is not None
     inverse = strategy.inverse()
     covariance = inverse @ inverse.T
     deviations = np.sqrt(covariance.diagonal())
     exact = covariance / np.outer(deviations, deviations)
-    np.testing.assert_allclose(found.window, exact[-WINDOW:, -WINDOW:], atol=1e-12)
-    np.testing.assert_allclose(found.with_last, exact[-1, strategy.rounds - 1 - found.lags], atol=1e-12)
-    np.testing.assert_allclose(found.deviations, deviations[found.places], rtol=1e-10)
-    assert found.independent == (strategy.rounds == 1)
+    np.testing.assert_allclose(correlation.window, exact[-WINDOW:, -WINDOW:], atol=1e-12)
+    np.testing.assert_allclose(correlation.with_last, exact[-1, strategy.rounds - 1 - correlation.lags], atol=1e-12)
+    np.testing.assert_allclose(correlation.deviations, deviations[correlation.places], rtol=1e-10)
+    assert correlation.independent == (strategy.rounds == 1)
 
 
 def test_long_runs_are_shown_in_part() -> None:
     long, short = Blt(50_000, [0.9], [0.2]), Blt(4096, [0.9], [0.2])
-    found, same = noise_correlation(long), noise_correlation(short)
-    assert found is not None
-    assert same is not None
-    assert found.rounds == 4096
-    np.testing.assert_allclose(found.window, same.window, atol=1e-12)
+    shown, whole = noise_correlation(long), noise_correlation(short)
+    assert shown is not None
+    assert whole is not None
+    assert shown.rounds == 4096
+    np.testing.assert_allclose(shown.window, whole.window, atol=1e-12)
     assert noise_correlation(Tree(3000)) is None
 
 
@@ -381,18 +381,18 @@ def test_command_refuses_and_leaves_what_is_there(plans: dict[str, Plan], tmp_pa
 
 MEASURE = """<!DOCTYPE html><html><body><script>
 addEventListener("load", () => {
-  const found = [...document.querySelectorAll("iframe")].map(frame => {
+  const measured = [...document.querySelectorAll("iframe")].map(frame => {
     const page = frame.contentDocument, root = page.documentElement;
     const wide = [...page.querySelectorAll("body *:not(svg *)")].filter(
-      one => one.getBoundingClientRect().right > root.clientWidth + 0.5 && one.getClientRects().length);
+      element => element.getBoundingClientRect().right > root.clientWidth + 0.5 && element.getClientRects().length);
     return {name: frame.title, width: root.clientWidth, scroll: root.scrollWidth,
-            wide: wide.map(one => one.outerHTML.slice(0, 80)),
-            svgs: [...page.querySelectorAll("svg")].map(one => one.getBoundingClientRect()).map(
+            wide: wide.map(element => element.outerHTML.slice(0, 80)),
+            svgs: [...page.querySelectorAll("svg")].map(element => element.getBoundingClientRect()).map(
               box => [box.width, box.height])};
   });
   const result = document.createElement("pre");
   result.id = "result";
-  result.textContent = JSON.stringify(found);
+  result.textContent = JSON.stringify(measured);
   document.body.append(result);
 });
 </script>"""
@@ -426,13 +426,13 @@ def test_fits_phone_and_desktop(pages: dict[str, str], tmp_path: Path) -> None:
     done = chromium(tmp_path, "--virtual-time-budget=10000", "--dump-dom", (tmp_path / "all.html").as_uri())
     result = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, flags=re.DOTALL)
     assert result is not None
-    found = json.loads(html.unescape(result[1]))
-    assert len(found) == 4 * len(pages)
-    for one in found:
-        assert one["scroll"] <= one["width"], one
-        assert one["wide"] == []
-        assert len(one["svgs"]) >= 4
-        assert all(min(size) > 100 for size in one["svgs"])
+    measured = json.loads(html.unescape(result[1]))
+    assert len(measured) == 4 * len(pages)
+    for frame in measured:
+        assert frame["scroll"] <= frame["width"], frame
+        assert frame["wide"] == []
+        assert len(frame["svgs"]) >= 4
+        assert all(min(size) > 100 for size in frame["svgs"])
 
 
 @browser

@@ -25,10 +25,10 @@ def opened(plan: Plan, folder: Path, **words: object) -> TrainingRun:
 
 
 def rounds_of(run: TrainingRun, last: int) -> list[tuple[list[int], Tree]]:
-    found = []
+    rounds = []
     while run.round < last:
-        found.append((run.batch.examples.tolist(), {name: np.asarray(x) for name, x in run.noise().items()}))
-    return found
+        rounds.append((run.batch.examples.tolist(), {name: np.asarray(x) for name, x in run.noise().items()}))
+    return rounds
 
 
 def same(left: list[tuple[list[int], Tree]], right: list[tuple[list[int], Tree]]) -> bool:

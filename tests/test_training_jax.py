@@ -56,10 +56,10 @@ def by_hand(x: np.ndarray, y: np.ndarray, mask: np.ndarray, clip_norm: float) ->
 def test_clipped_sums_are_those_of_a_plain_loop(micro_batch_size: int | None, clip_norm: float) -> None:
     x, y = data()
     mask = np.random.default_rng(2).random(64) < 0.7
-    found = jax.jit(clipped_sum(loss, clip_norm, micro_batch_size))(PARAMS, (x, y), mask)
+    total = jax.jit(clipped_sum(loss, clip_norm, micro_batch_size))(PARAMS, (x, y), mask)
     expected = by_hand(x, y, mask, clip_norm)
     for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=2 * ROUNDING, atol=1e-4 * clip_norm)
+        np.testing.assert_allclose(total[name], expected[name], rtol=2 * ROUNDING, atol=1e-4 * clip_norm)
 
 
 def test_padding_contributes_nothing_whatever_it_holds() -> None:
@@ -200,8 +200,8 @@ def test_training_learns(small_plan: Plan, tmp_path: Path) -> None:
     assert isinstance(small_plan.evidence, Certified)
     certificate = replace(small_plan.evidence.certificate, noise_multiplier=1e-6)
     quiet = replace(small_plan, noise_multiplier=1e-6, evidence=Certified("balls-in-bins", certificate))
-    found = train(quiet, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(2.0)).params
-    assert accuracy(found) > accuracy(PARAMS) + 0.25
+    learned = train(quiet, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(2.0)).params
+    assert accuracy(learned) > accuracy(PARAMS) + 0.25
 
 
 def test_another_data_set_is_refused(small_plan: Plan, tmp_path: Path) -> None:

@@ -152,10 +152,10 @@ def test_noise_is_that_of_the_plan_bit_by_bit(small_plan: Plan, tmp_path: Path, 
         script.optimizer.step()
         for name, weight in script.model.named_parameters():
             added = torch.tensor(drawn[name].tolist())
-            found: Any = weight
-            assert torch.equal(found.grad, (found.summed_grad + added) / 8)
+            untyped: Any = weight
+            assert torch.equal(untyped.grad, (untyped.summed_grad + added) / 8)
             if turn == EMPTY:
-                assert torch.equal(found.grad, added / 8)
+                assert torch.equal(untyped.grad, added / 8)
     script.engine.close()
 
 

@@ -104,9 +104,9 @@ def test_clipped_sum_is_that_of_a_plain_loop(micro_batch_size: int | None, clip_
     model, data = network(), examples()
     members = [3, 1, 4, 15, 9, 2, 6]
     inputs, mask = [part[members] for part in data.tensors], torch.ones(7, dtype=torch.bool)
-    found = clipped_sum(model, loss, inputs, mask, clip_norm, micro_batch_size)
+    total = clipped_sum(model, loss, inputs, mask, clip_norm, micro_batch_size)
     for name, expected in plain_loop(model, data, members, clip_norm).items():
-        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(total[name], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_padding_and_gradients_that_are_not_finite_contribute_nothing() -> None:
@@ -114,9 +114,9 @@ def test_padding_and_gradients_that_are_not_finite_contribute_nothing() -> None:
     x, y = (part[:6].clone() for part in data.tensors)
     mask = torch.tensor([True, True, False, True, True, False])
     x[2], x[4] = torch.nan, torch.inf  # one is padding, the other an example
-    found = clipped_sum(model, loss, [x, y], mask, 1.0)
+    total = clipped_sum(model, loss, [x, y], mask, 1.0)
     for name, expected in plain_loop(model, data, [0, 1, 3], 1.0).items():
-        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(total[name], expected, rtol=1e-4, atol=1e-6)
     model.register_parameter("unused", nn.Parameter(torch.zeros(2)))
     assert not clipped_sum(model, loss, [x, y], mask, 1.0)["unused"].any()
     nothing = clipped_sum(model, loss, [x, y], torch.zeros(6, dtype=torch.bool), 1.0)
@@ -124,9 +124,9 @@ def test_padding_and_gradients_that_are_not_finite_contribute_nothing() -> None:
 
 
 def test_one_example_never_exceeds_the_clip_norm() -> None:
-    model, one = network(), torch.ones(1, dtype=torch.bool)
+    model, mask = network(), torch.ones(1, dtype=torch.bool)
     for index in range(64):
-        total = clipped_sum(model, loss, [part[[index]] for part in examples().tensors], one, 0.25)
+        total = clipped_sum(model, loss, [part[[index]] for part in examples().tensors], mask, 0.25)
         assert torch.cat([part.double().flatten() for part in total.values()]).norm() <= 0.25
 
 
@@ -139,10 +139,10 @@ def test_loader_gives_the_batches_of_the_plan(
         planned, data = small_plan.batches(SEED), examples()
         loader = plan_loader(run, data, micro_batch_size, num_workers=workers)
         for epoch in range(small_plan.epochs):
-            found = list(loader)
-            assert len(found) == len(loader)
+            loaded = list(loader)
+            assert len(loaded) == len(loader)
             for turn in range(8):
-                parts = [part for part in found if part.round == 8 * epoch + turn]
+                parts = [part for part in loaded if part.round == 8 * epoch + turn]
                 assert [part.part for part in parts] == list(range(parts[0].parts))
                 assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
                 batch = planned.at(8 * epoch + turn)
@@ -416,10 +416,10 @@ def test_what_is_collated_has_a_row_for_each_example(small_plan: Plan, tmp_path:
         for collate in (one_row, batch_second, with_names):
             with pytest.raises(PlanViolated, match="collate_fn: gave"):
                 list(plan_loader(run, examples(), collate_fn=collate))
-        found = next(iter(plan_loader(run, examples(), collate_fn=as_a_dictionary))).inputs
+        inputs = next(iter(plan_loader(run, examples(), collate_fn=as_a_dictionary))).inputs
         x, y = next(iter(plan_loader(run, examples()))).inputs
-        assert torch.equal(found["x"], x)
-        assert torch.equal(found["y"], y)
+        assert torch.equal(inputs["x"], x)
+        assert torch.equal(inputs["y"], y)
 
 
 def test_parameters_cannot_be_frozen_or_unfrozen_later(small_plan: Plan, tmp_path: Path) -> None:
