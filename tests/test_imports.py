@@ -1,4 +1,4 @@
-"""Imports point one way: a package imports what is above it in the table of docs/design.md, never below."""
+"""What all source keeps to: imports point one way, up the table of docs/design.md, and names say what they hold."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ FRAMEWORKS = {"torch", "opacus", "optax"}
 """Only adapters may import these."""
 ADAPTERS = {"galton.training.jax", "galton.training.torch", "galton.training.opacus"}
 ADAPTER_PARTS = {"galton.training.torch_batches", "galton.training.opacus_batches"}
+FOLDERS = ["src", "tests", "reproduction", "benchmarks", "examples"]
+"""All that is ours in Python."""
+SAY_NOTHING = {"one", "found"}
 
 
 def parts() -> list[str]:
@@ -28,11 +31,11 @@ def parts() -> list[str]:
 
 
 def modules() -> dict[str, Path]:
-    found = {}
+    paths = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 MODULES = modules()
@@ -107,3 +110,67 @@ def test_only_adapters_import_a_training_framework(module: str) -> None:
 def test_nothing_imports_the_reproduction() -> None:
     for module, path in MODULES.items():
         assert not any(name.partition(".")[0] == "reproduction" for name in imports(path)), module
+
+
+def given_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """All names that code gives to something or passes by keyword, with their lines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                yield node.lineno, name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.ExceptHandler(name=str(name)) | ast.alias(asname=str(name)):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield node.lineno, name
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "one = 1",
+        "one: int = 1",
+        "two, one = 1, 2",
+        "[one.loss for one in draws]",
+        "f'{one}'",
+        "(one := 1)",
+        "self.one = 1",
+        "def one(): ...",
+        "async def one(): ...",
+        "class one: ...",
+        "def f(one): ...",
+        "def f(*one): ...",
+        "lambda *, one: 1",
+        "f(one=1)",
+        "with f() as one: ...",
+        "try: ...\nexcept E as one: ...",
+        "import a as one",
+        "from a import b as one",
+        "match a:\n    case one: ...",
+        "match a:\n    case [*one]: ...",
+        "match a:\n    case {**one}: ...",
+    ],
+)
+def test_every_way_to_give_a_name_is_seen(code: str) -> None:
+    assert "one" in {name for _, name in given_names(ast.parse(code))}
+
+
+def test_words_and_attributes_of_others_are_not_names_that_are_given() -> None:
+    code = '"""One of many: one."""\nresult = other.one  # the one\nf(**options)'
+    assert {name for _, name in given_names(ast.parse(code))} == {"result", "other", "f", "options"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_say_what_they_hold(folder: str) -> None:
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    assert paths
+    offenders = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in paths
+        for line, name in given_names(ast.parse(path.read_bytes()))
+        if name in SAY_NOTHING
+    ]
+    assert offenders == []
