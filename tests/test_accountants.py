@@ -30,9 +30,11 @@ from galton.batching import (
     FixedOrder,
     MinSeparation,
     Poisson,
+    RedrawnBallsInBins,
     Scheme,
     Shuffle,
     StreamingBallsInBins,
+    StreamingRedrawnBallsInBins,
 )
 from galton.batching.laws import Law
 from galton.errors import InvalidArgument
@@ -95,6 +97,8 @@ def test_an_adjacency_that_is_not_supported_is_refused(name: str, adjacency: Adj
 COVERED: list[tuple[Scheme, tuple[str, ...]]] = [
     (BallsInBins(1000, 7, 17), ("balls-in-bins", "allocation", "unamplified")),
     (StreamingBallsInBins(1000, 7, 17), ("balls-in-bins", "allocation", "unamplified")),
+    (RedrawnBallsInBins(1000, 7, 17), ()),
+    (StreamingRedrawnBallsInBins(1000, 7, 17), ()),
     (Poisson(1000, 50, 17), ("poisson", "mmcc")),
     (CyclicPoisson(1000, 50, 4, 17), ("cyclic-poisson",)),
     (MinSeparation(1000, 50, 4, 17), ()),
@@ -121,7 +125,7 @@ def test_accountants_that_do_not_cover_a_scheme_are_refused(scheme: Scheme, righ
     if right:
         assert default_accountant(scheme).name == right[0]
     else:
-        with pytest.raises(InvalidArgument, match="covered by: none that galton has"):
+        with pytest.raises(InvalidArgument, match=f"^batching = '{scheme.kind}': is not covered by any accountant"):
             default_accountant(scheme)
 
 

@@ -43,9 +43,11 @@ if TYPE_CHECKING:
     from galton.batching import FixedOrder as FixedOrder
     from galton.batching import MinSeparation as MinSeparation
     from galton.batching import Poisson as Poisson
+    from galton.batching import RedrawnBallsInBins as RedrawnBallsInBins
     from galton.batching import Scheme as Scheme
     from galton.batching import Shuffle as Shuffle
     from galton.batching import StreamingBallsInBins as StreamingBallsInBins
+    from galton.batching import StreamingRedrawnBallsInBins as StreamingRedrawnBallsInBins
     from galton.batching import Truncation as Truncation
     from galton.batching import open_records as open_records
     from galton.batching import scheme_from_json as scheme_from_json
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     from galton.strategies import save_strategy as save_strategy
     from galton.strategies import square_root as square_root
     from galton.strategies.sensitivity import min_separation_sensitivity as min_separation_sensitivity
+    from galton.strategies.sensitivity import redrawn_sensitivity as redrawn_sensitivity
     from galton.training import PlanViolated as PlanViolated
     from galton.training import TrainingRun as TrainingRun
     from galton.training import check_record as check_record

@@ -35,11 +35,11 @@ def default_accountant(scheme: Scheme) -> Accountant:
     """Returns the accountant that covers a scheme best."""
     fitting = covering(scheme)
     if not fitting:
-        raise not_covered("", scheme)
+        raise InvalidArgument("batching", scheme.kind, "is not covered by any accountant of galton; take balls-in-bins")
     return fitting[0]
 
 
 def not_covered(name: str, scheme: Scheme) -> InvalidArgument:
-    """Returns the error that an accountant, or any, does not cover a scheme."""
+    """Returns the error that an accountant does not cover a scheme."""
     right = ", ".join(accountant.name for accountant in covering(scheme)) or "none that galton has"
     return InvalidArgument("accountant", name, f"does not cover {scheme.kind} batches; covered by: {right}")

@@ -12,11 +12,11 @@ import numpy as np
 
 from galton.accountants.attacks import Attack
 from galton.accounting import Options
-from galton.audit.batch_checks import BatchTally
 from galton.audit.bound import Limit, limit, visible_delta
 from galton.audit.checks import FALSE_ALARM, Check, Finding, exact, judge, two_samples
 from galton.audit.noise_checks import MOST, noise_findings
 from galton.audit.system import RealSystem, System
+from galton.audit.tallies import batch_tally
 from galton.audit.trials import Trials, noise_sample, run_once, shape_for
 from galton.errors import FloatArray, count, positive
 from galton.guarantee import Direction, Guarantee
@@ -118,7 +118,7 @@ def audit(
     attack = plan.accountant.attack(plan.run, plan.guarantee.adjacency, whitening)
     random = np.random.default_rng(secrets.randbits(128) if seed is None else [count("seed", seed, at_least=0)])
     shape = shape_for(plan, attack, seconds, trials)
-    tally, noise_starts = BatchTally(plan), set()
+    tally, noise_starts = batch_tally(plan), set()
     runs: list[Trials] = []
     while True:
         run_start = time.perf_counter()

@@ -53,11 +53,8 @@ class BatchTally:
 
     def _violations(self, participation: Participation, places: Ints, counts: Ints) -> int:
         """Returns how often a property that must always hold does not."""
-        kept = participation.sizes - participation.truncated
         cut = participation.truncated > 0
-        violations = int(not participation.in_order)
-        size = self._plan.padded_batch_size
-        violations += int((kept > size).sum()) + int((cut & (kept < size)).sum())
+        violations = size_violations(participation, self._plan.padded_batch_size)
         violations += int((places[participation.member] != participation.turn % self._cycle).sum())
         violations += participation.member.size - int(participation.matrix(np.arange(participation.total)).nnz)
         if self._coins:
@@ -118,6 +115,13 @@ class BatchTally:
             observed, chances = np.append(observed, trials - observed.sum()), np.append(chances, 1 - chances.sum())
         words = "examples take part as often as their coins say"
         return chi_square("batches participations", *pearson(observed[None], chances, trials), words)
+
+
+def size_violations(participation: Participation, padded_batch_size: int) -> int:
+    """Returns how often a batch is out of order, larger than its padded size, or cut although it would have fitted."""
+    kept = participation.sizes - participation.truncated
+    violations = int(not participation.in_order) + int((kept > padded_batch_size).sum())
+    return violations + int(((participation.truncated > 0) & (kept < padded_batch_size)).sum())
 
 
 def _binomial_law(trials: int, chance: float, size: int) -> FloatArray:

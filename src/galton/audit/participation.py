@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,13 +61,16 @@ class Participation:
         return sparse.csr_array((ones, (rows[kept], self.turn[kept])), shape=(watched.size, self.rounds))
 
 
-def read(runs: Iterable[Iterable[Batch]], examples: int, rounds: int, orders: Iterable[Ints | None]) -> Participation:
+def read(
+    runs: Iterable[Iterable[Batch]], examples: int, rounds: int, orders: Iterable[Sequence[Ints] | None]
+) -> Participation:
     """Reads realisations to their end.
 
     Args:
       runs: the batches of each.
       examples, rounds: what the plan says.
-      orders: for each, the example at every position of the shuffled data, or None where indices are examples.
+      orders: for each, round by round, the example at every position of the shuffled data; or None where indices are
+        examples.
     """
     members, turns, sizes, truncated, in_order = [], [], [], [], True
     for number, (run, order) in enumerate(zip(runs, orders, strict=False)):
@@ -79,7 +82,9 @@ def read(runs: Iterable[Iterable[Batch]], examples: int, rounds: int, orders: It
         index = np.concatenate(present).astype(np.int64)
         if index.size and not 0 <= index.min() <= index.max() < examples:
             raise InvalidArgument("batches", int(index.max()), f"must hold indices from 0 to {examples - 1}")
-        members.append((index if order is None else order[index]) + number * examples)
+        if order is not None:
+            index = np.concatenate([order[turn][indices] for turn, indices in enumerate(present)])
+        members.append(index + number * examples)
         turns.append(np.repeat(np.arange(len(batches)), kept))
         truncated.append([batch.truncated for batch in batches])
         sizes.append(kept + truncated[-1])

@@ -61,7 +61,7 @@ def shape_for(plan: Plan, attack: Attack, seconds: float, trials: int | None) ->
     else:
         affordable = -(-trials // 2)
     canaries = min(most // SILENT if attack.silent else most, affordable)
-    participations = int(plan.scheme.meetings * plan.epochs * plan.examples) + 1
+    participations = int(plan.rounds * plan.expected_batch_size) + 1
     if participations > MOST_PARTICIPATIONS:
         raise InvalidArgument("examples", plan.examples, "too many for an audit, which holds the batches in memory")
     least = 4 if 4 * participations <= MOST_PARTICIPATIONS else 1
@@ -79,7 +79,8 @@ class Trials:
       outside: without it (or with the opposite one).
       worst_inside, worst_outside: which of them are in a worst-case place; the bound on epsilon rests on them.
       whole: which of `inside` took part whenever they should (truncation leaves some out).
-      groups: of `inside`: the bin, or the group of cyclic batches, that each canary belongs to.
+      groups: of `inside`: the bin, or the group of cyclic batches, that each canary belongs to; 0 if batches do not
+        return in cycles.
       noise: (rounds, some coordinates) of the noise.
       participation: who took part when.
     """
@@ -115,16 +116,18 @@ def run_once(
     def seed() -> int | None:
         return int.from_bytes(random.bytes(16), "little") if seeded else None
 
-    streaming = plan.scheme.shuffled_data
     participation = read(
         (system.batches(seed()) for _ in range(shape.realisations)),
         plan.examples,
         plan.rounds,
-        (random.permutation(plan.examples) if streaming else None for _ in range(shape.realisations)),
+        (_shuffled_orders(plan, random) for _ in range(shape.realisations)),
     )
     watched = np.sort(random.choice(participation.total, shape.canaries, replace=False, shuffle=False))
-    places = participation.places(period_of(plan.scheme))[watched]
-    groups = _guess_missing_groups(plan, places, random)
+    if plan.scheme.period is None:  # nothing about an example's rounds is known
+        places = groups = np.zeros(watched.size, np.int64)
+    else:
+        places = participation.places(period_of(plan.scheme))[watched]
+        groups = _guess_missing_groups(plan, places, random)
     joined = participation.matrix(watched)
     by_round = joined.tocsc()
 
@@ -161,6 +164,15 @@ def run_once(
     )
 
 
+def _shuffled_orders(plan: Plan, random: np.random.Generator) -> list[Ints] | None:
+    """Shuffles the data as the caller of a streaming scheme must: once, or for every epoch; one order per round."""
+    if not plan.scheme.shuffled_data:
+        return None
+    passes = plan.epochs if plan.scheme.reshuffled_data else 1
+    orders = [random.permutation(plan.examples) for _ in range(passes)]
+    return [orders[turn // plan.bins % passes] for turn in range(plan.rounds)]
+
+
 def _guess_missing_groups(plan: Plan, places: Ints, random: np.random.Generator) -> Ints:
     """Returns bins or groups; an example that never took part gets a random one, drawn conditionally on that."""
     weights = np.ones(period_of(plan.scheme))
@@ -175,9 +187,9 @@ def _guess_missing_groups(plan: Plan, places: Ints, random: np.random.Generator)
 def _always_took_part(plan: Plan, participation: Participation, watched: Ints, places: Ints) -> NDArray[np.bool_]:
     """Returns which watched examples took part whenever they should.
 
-    Where examples are sampled this is known only for realisations in which nothing was truncated.
+    Where examples are sampled, or redrawn, this is known only for realisations in which nothing was truncated.
     """
-    if plan.scheme.sampling_probability < 1:
+    if plan.scheme.sampling_probability < 1 or plan.scheme.period is None:
         return np.asarray(participation.truncated.sum(axis=1)[watched // plan.examples] == 0)
     cycle = period_of(plan.scheme)
     due = np.bincount(np.arange(plan.rounds) % cycle, minlength=cycle)

@@ -8,6 +8,7 @@ from galton.batching.order import FixedOrder, Shuffle
 from galton.batching.overflow import Truncation, smallest_padded_batch_size, truncation, truncation_probability
 from galton.batching.poisson import CyclicPoisson, Poisson
 from galton.batching.records import ShuffledRecords, open_records, shuffle_records
+from galton.batching.redrawn import RedrawnBallsInBins, StreamingRedrawnBallsInBins, stream_epochs
 from galton.batching.registry import PLANNED, SCHEMES, scheme_from_json
 from galton.batching.separation import MinSeparation
 from galton.batching.streaming import StreamingBallsInBins, skipping, stream
@@ -22,10 +23,12 @@ __all__ = [
     "FixedOrder",
     "MinSeparation",
     "Poisson",
+    "RedrawnBallsInBins",
     "Scheme",
     "Shuffle",
     "ShuffledRecords",
     "StreamingBallsInBins",
+    "StreamingRedrawnBallsInBins",
     "Truncation",
     "open_records",
     "scheme_from_json",
@@ -33,6 +36,7 @@ __all__ = [
     "skipping",
     "smallest_padded_batch_size",
     "stream",
+    "stream_epochs",
     "truncation",
     "truncation_probability",
 ]

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
-from galton.batching.laws import RandomBin
+from galton.batching.base import IndexArray, Members, Scheme, check_examples, check_same_bins
+from galton.batching.laws import Law, RandomBin
 from galton.batching.randomness import BLOCK, Words
 from galton.errors import count
 from galton.strategies.base import Strategy
@@ -52,7 +52,7 @@ class BallsInBins(Scheme):
         count("rounds", self.rounds, at_least=self.bins)
 
     @property
-    def law(self) -> RandomBin:
+    def law(self) -> Law:
         return RandomBin(self.bins)
 
     @property
@@ -63,7 +63,7 @@ class BallsInBins(Scheme):
         )
 
     @property
-    def period(self) -> int:
+    def period(self) -> int | None:
         return self.bins
 
     @property
@@ -92,7 +92,7 @@ class BallsInBins(Scheme):
     def distinct(self) -> int:
         return self.bins
 
-    def open(self, words: Words) -> Grouped:
+    def open(self, words: Words) -> Members:
         return Grouped(self, *grouped(words, self.examples, self.bins))
 
 
@@ -109,16 +109,18 @@ class Grouped:
         return self.order[self.starts[group] : self.starts[group + 1]]
 
 
-def bin_blocks(words: Words, examples: int, bins: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-    """Yields (index of the first example, bins of a block of examples)."""
+def bin_blocks(
+    words: Words, examples: int, bins: int, purpose: str = "bins"
+) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+    """Yields (index of the first example, bins of a block of examples); another purpose has other bins."""
     for start in range(0, examples, BLOCK):
-        yield start, words.below(bins, "bins", start // BLOCK, min(BLOCK, examples - start))
+        yield start, words.below(bins, purpose, start // BLOCK, min(BLOCK, examples - start))
 
 
-def bin_sizes(words: Words, examples: int, bins: int) -> NDArray[np.int64]:
+def bin_sizes(words: Words, examples: int, bins: int, purpose: str = "bins") -> NDArray[np.int64]:
     """Returns how many examples each bin has, a multinomial draw, in O(bins) memory."""
     sizes = np.zeros(bins, np.int64)
-    for _, block in bin_blocks(words, examples, bins):
+    for _, block in bin_blocks(words, examples, bins, purpose):
         if bins <= BLOCK:
             sizes += np.bincount(block, minlength=bins)
         else:
@@ -127,14 +129,14 @@ def bin_sizes(words: Words, examples: int, bins: int) -> NDArray[np.int64]:
     return sizes
 
 
-def grouped(words: Words, examples: int, bins: int) -> tuple[IndexArray, NDArray[np.int64]]:
+def grouped(words: Words, examples: int, bins: int, purpose: str = "bins") -> tuple[IndexArray, NDArray[np.int64]]:
     """Returns the examples sorted by bin, by index within a bin, and the position at which each bin starts.
 
     This is a counting sort whose blocks are sorted by themselves first, so that it writes to memory in runs.
     """
     narrow = bins <= 1 << 16
     place = np.empty(examples, np.uint16 if narrow else np.uint32)
-    for start, block in bin_blocks(words, examples, bins):
+    for start, block in bin_blocks(words, examples, bins, purpose):
         place[start : start + block.size] = block
     local = min(20, 32 - (bins - 1).bit_length()) if narrow else 22  # bits of a key that hold the place in its block
     key: Any = np.uint32 if narrow else np.uint64

@@ -20,6 +20,8 @@ IndexArray = NDArray[np.int32]
 
 LARGEST = 2**31 - 1
 """The most examples that int32 indices can tell apart, with one index to spare for padding."""
+ROUNDING = 1 + 1e-12
+"""examples / bins, a batch size, times bins may exceed `examples` by rounding."""
 
 
 class Members(Protocol):
@@ -78,6 +80,11 @@ class Scheme(ABC):
     @property
     def shuffled_data(self) -> bool:
         """Whether indices are positions in data that was shuffled in secret, rather than in the original data."""
+        return False
+
+    @property
+    def reshuffled_data(self) -> bool:
+        """Whether that data is shuffled anew for every epoch, rather than once."""
         return False
 
     @abstractmethod

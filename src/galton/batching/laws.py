@@ -25,6 +25,16 @@ class RandomBin(Law):
 
 
 @dataclass(frozen=True)
+class RedrawnBins(Law):
+    """One uniform round of every epoch of `bins` rounds, independently between epochs and between examples.
+
+    Of a partial last epoch an example sits out whose round would lie beyond the end.
+    """
+
+    bins: int
+
+
+@dataclass(frozen=True)
 class Coins(Law):
     """Each round with this probability, independently of other rounds and other examples: Poisson sampling."""
 

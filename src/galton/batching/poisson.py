@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from galton.batching.balls_in_bins import MOST_BINS, grouped
-from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.base import ROUNDING, IndexArray, Scheme, check_examples
 from galton.batching.laws import Coins, GroupCoins, Law
 from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count, positive
@@ -53,7 +53,7 @@ class CyclicPoisson(Scheme):
         positive("batch_size", self.batch_size)
         count("cycle", self.cycle, at_most=MOST_BINS)
         count("rounds", self.rounds)
-        if self.batch_size * self.cycle > self.examples:
+        if self.batch_size * self.cycle > self.examples * ROUNDING:
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.cycle:g}")
 
     @property
@@ -75,7 +75,7 @@ class CyclicPoisson(Scheme):
         return strategy.sensitivity(self.cycle)  # with known coins an example may be in every round of its group
 
     def check_bins(self, bins: int) -> None:
-        if self.inclusion > (1 + 1e-12) / bins:
+        if self.inclusion > ROUNDING / bins:
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most examples / bins for {bins} bins")
 
     @property

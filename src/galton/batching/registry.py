@@ -9,22 +9,30 @@ from galton.batching.balls_in_bins import BallsInBins
 from galton.batching.base import Scheme
 from galton.batching.order import FixedOrder, Shuffle
 from galton.batching.poisson import CyclicPoisson, Poisson
+from galton.batching.redrawn import RedrawnBallsInBins, StreamingRedrawnBallsInBins
 from galton.batching.separation import MinSeparation
 from galton.batching.streaming import StreamingBallsInBins
 from galton.errors import InvalidArgument
 from galton.strategies.base import Strategy
 
 _SCHEMES: tuple[type[Scheme], ...] = (
-    *(BallsInBins, StreamingBallsInBins, Poisson, CyclicPoisson, MinSeparation),
-    *(Shuffle, FixedOrder),
+    *(BallsInBins, StreamingBallsInBins, RedrawnBallsInBins, StreamingRedrawnBallsInBins),
+    *(Poisson, CyclicPoisson, MinSeparation, Shuffle, FixedOrder),
 )
 SCHEMES: dict[str, type[Scheme]] = {scheme.kind: scheme for scheme in _SCHEMES}
 
 PLANNED: dict[str, Callable[[int, int, int, Strategy], Scheme]] = {
     "balls-in-bins": lambda examples, bins, rounds, strategy: BallsInBins(examples, bins, rounds),
     "balls-in-bins-streaming": lambda examples, bins, rounds, strategy: StreamingBallsInBins(examples, bins, rounds),
+    "balls-in-bins-redrawn": lambda examples, bins, rounds, strategy: RedrawnBallsInBins(examples, bins, rounds),
+    "balls-in-bins-redrawn-streaming": lambda examples, bins, rounds, strategy: StreamingRedrawnBallsInBins(
+        examples, bins, rounds
+    ),
     "poisson": lambda examples, bins, rounds, strategy: Poisson(examples, examples / bins, rounds),
     "cyclic-poisson": lambda examples, bins, rounds, strategy: CyclicPoisson(
+        examples, examples / bins, strategy.bands, rounds
+    ),
+    "min-separation": lambda examples, bins, rounds, strategy: MinSeparation(
         examples, examples / bins, strategy.bands, rounds
     ),
     "shuffle-once": lambda examples, bins, rounds, strategy: Shuffle(examples, bins, rounds, reshuffle=False),

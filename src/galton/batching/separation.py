@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from galton.batching.base import IndexArray, Scheme, check_examples
+from galton.batching.base import ROUNDING, IndexArray, Scheme, check_examples
 from galton.batching.laws import Renewal
 from galton.batching.poisson import gaps
 from galton.batching.randomness import Words
@@ -22,8 +22,8 @@ class MinSeparation(Scheme):
     """Poisson sampling with rests: after taking part an example sits out the next `separation` - 1 rounds.
 
     After its rest an example takes part in each round with the same probability. The process is stationary from the
-    first round on. With batch_size = examples / separation it is balls-in-bins. No accountant of galton covers this
-    scheme; it is here for comparison. (arXiv 2602.09338, which jax-privacy follows, analyses it by Monte Carlo.)
+    first round on. With batch_size = examples / separation it is balls-in-bins. (arXiv 2602.09338, which jax-privacy
+    follows, analyses it by Monte Carlo, for C with at most `separation` bands.)
 
     Attributes:
       examples: number of examples in the data set; public.
@@ -51,7 +51,7 @@ class MinSeparation(Scheme):
         positive("batch_size", self.batch_size)
         count("separation", self.separation)
         count("rounds", self.rounds)
-        if self.batch_size * self.separation > self.examples:
+        if self.batch_size * self.separation > self.examples * ROUNDING:
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.separation:g}")
 
     @property
@@ -73,7 +73,7 @@ class MinSeparation(Scheme):
         return min_separation_sensitivity(strategy, self.separation)
 
     def check_bins(self, bins: int) -> None:
-        if self.inclusion > (1 + 1e-12) / bins:
+        if self.inclusion > ROUNDING / bins:
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most examples / bins for {bins} bins")
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from galton.batching.balls_in_bins import BallsInBins, bin_sizes
-from galton.batching.base import IndexArray
+from galton.batching.base import IndexArray, Members
 from galton.batching.batch import Batch
 from galton.batching.batches import Batches
 from galton.batching.randomness import Words
@@ -57,15 +57,15 @@ class StreamingBallsInBins(BallsInBins):
     def shuffled_data(self) -> bool:
         return True
 
-    def open(self, words: Words) -> Slices:  # type: ignore[override]
+    def open(self, words: Words) -> Members:
         return Slices(self, np.concatenate(([0], np.cumsum(bin_sizes(words, self.examples, self.bins)))))
 
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """The batches of a `StreamingBallsInBins`: the position at which each bin starts in the shuffled data."""
+    """Batches that are slices of shuffled data: the position at which each bin starts in it."""
 
-    scheme: StreamingBallsInBins
+    scheme: BallsInBins
     starts: NDArray[np.int64]
 
     def span(self, turn: int) -> tuple[int, int]:
@@ -105,18 +105,36 @@ def stream(batches: Batches, open_pass: Callable[[int], Iterator[Item]]) -> Iter
     places = batches.realisation
     if not isinstance(places, Slices):
         raise InvalidArgument("batches", batches.scheme.kind, "must be of a balls-in-bins-streaming scheme")
-    scheme, position = places.scheme, -1
+    return read_slices(batches, places.span, lambda turn: open_pass)
+
+
+def read_slices(
+    batches: Batches,
+    span: Callable[[int], tuple[int, int]],
+    passes: Callable[[int], Callable[[int], Iterator[Item]]],
+) -> Iterator[tuple[Batch, list[Item]]]:
+    """Yields the remaining batches with their items.
+
+    Args:
+      batches: batches whose members are slices of shuffled data.
+      span: the first position of a round's batch and the one after its last.
+      passes: the `open_pass` of a round.
+
+    Yields:
+      A batch and the list of its items.
+    """
+    examples, position = batches.scheme.examples, -1
     data: Iterator[Item] = iter(())
     for batch in batches:
-        start, stop = places.span(batch.round)
+        start, stop = span(batch.round)
         if start != position:
-            data = open_pass(start)
+            data = passes(batch.round)(start)
         items: list[Any] = list(islice(data, stop - start))
         if len(items) < stop - start:
-            raise InvalidArgument("examples", scheme.examples, f"the data ends after {start + len(items)} examples")
+            raise InvalidArgument("examples", examples, f"the data ends after {start + len(items)} examples")
         position = stop
-        if stop == scheme.examples:
+        if stop == examples:
             position = -1
             if next(data, position) is not position:
-                raise InvalidArgument("examples", scheme.examples, "the data has more examples than that")
+                raise InvalidArgument("examples", examples, "the data has more examples than that")
         yield batch, [items[index - start] for index in batch.indices[batch.mask]]

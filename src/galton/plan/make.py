@@ -57,8 +57,9 @@ def make_plan(
         the best number of bands; `best`; or a fixed strategy such as `sqrt:4`. By default what the accountant
         recommends: for balls-in-bins a scaled BLT with four buffers (fewer in a run of fewer rounds), optimised
         under amplification.
-      batching: how batches are drawn: `balls-in-bins`, `balls-in-bins-streaming`, `poisson`, `cyclic-poisson`,
-        `shuffle-once` or `fixed-order`.
+      batching: how batches are drawn: `balls-in-bins`, `balls-in-bins-streaming`, `balls-in-bins-redrawn`,
+        `balls-in-bins-redrawn-streaming`, `poisson`, `cyclic-poisson`, `min-separation` (an example rests for as many
+        rounds as C has bands, less one), `shuffle-once` or `fixed-order`.
       accountant: name of the analysis; by default the one made for the batching. `unamplified` does not rely on the
         batches being secret.
       clip_norm: l2 norm that the gradient of every example will be clipped to.
@@ -91,7 +92,8 @@ def make_plan(
     rounds = bins * epochs
     target = None if workload == "prefix" else parse_workload(workload, rounds)
     # Batch sizes, coverage and adjacency are checked before the work begins, on the scheme for independent noise. Only
-    # the cycle of cyclic Poisson depends on the strategy, and its batch sizes are those of Poisson.
+    # the cycle of cyclic Poisson and the rests of min-separation depend on the strategy; their batch sizes are those of
+    # Poisson.
     uncorrelated = make_scheme(examples, bins, rounds, identity(rounds))
     analysis = find_accountant(accountant) if accountant else default_accountant(uncorrelated)
     check_covered(analysis, uncorrelated)
@@ -113,7 +115,10 @@ def make_plan(
     try:
         scheme = make_scheme(examples, bins, rounds, chosen.strategy)
     except InvalidArgument:  # only C differs from `uncorrelated`
-        remedy = f"has {chosen.strategy.bands} bands, too many for {batching} batches with {bins} batches per epoch"
+        bands = chosen.strategy.bands
+        remedy = (
+            f"has {bands} bands, too many for {batching} batches with {bins} batches per epoch; take at most {bins}"
+        )
         raise InvalidArgument("strategy", spec, remedy) from None
     analysis.check(chosen.strategy, scheme, bins)
     prediction = truncation(scheme, padded_batch_size)

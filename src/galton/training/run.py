@@ -59,6 +59,8 @@ class TrainingRun:
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
       strict: allow no replay of rounds after a crash; see `Journal`.
       shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
+      reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
+        are redrawn.
       seed: of batches and noise, for tests and repeatable studies only: whoever can guess it can undo the protection.
 
     Attributes:
@@ -91,11 +93,19 @@ class TrainingRun:
         form: str = "buffers",
         strict: bool = False,
         shuffled: bool = False,
+        reshuffled: bool = False,
         seed: int | None = None,
     ) -> None:
         self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
         self.plan.check()
-        if self.plan.scheme.shuffled_data and not shuffled:
+        if self.plan.scheme.reshuffled_data:
+            if not reshuffled:
+                raise PlanViolated(
+                    "plan: its batches are slices of data that is shuffled anew for every epoch, in secret; read that "
+                    "by galton.batching.stream_epochs and say reshuffled=True, or plan balls-in-bins-redrawn for data "
+                    "at hand"
+                )
+        elif self.plan.scheme.shuffled_data and not shuffled:
             raise PlanViolated(
                 "plan: its batches are slices of data that was shuffled once, in secret; read that by "
                 "galton.batching.stream and say shuffled=True, or plan balls-in-bins for data at hand"
