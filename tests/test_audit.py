@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,22 @@ from galton.accounting import Options
 from galton.audit import Audit, RealSystem, audit
 from galton.audit.audit import certified_epsilon
 from galton.audit.bound import limit, rate_lower, rate_upper, visible_delta
-from galton.audit.checks import FALSE_ALARM, Finding, binomial, chernoff, chi_square, judge, pearson, two_samples
+from galton.audit.checks import FALSE_ALARM, Check, Finding, binomial, chernoff, chi_square, judge, pearson, two_samples
+from galton.audit.participation import read
+from galton.audit.redrawn_checks import _epoch_pairs
 from galton.audit.system import Vector
-from galton.batching import BallsInBins, Batch, Batches, Shuffle, StreamingBallsInBins, truncation
+from galton.audit.tallies import batch_tally
+from galton.audit.trials import run_once, shape_for, shuffled_orders
+from galton.batching import (
+    BallsInBins,
+    Batch,
+    Batches,
+    RedrawnBallsInBins,
+    Shuffle,
+    StreamingBallsInBins,
+    StreamingRedrawnBallsInBins,
+    truncation,
+)
 from galton.cli import main
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_epsilon, gaussian_mu
@@ -425,6 +438,247 @@ def test_truncation_that_was_not_planned_is_caught(plans: Callable[[str], Plan])
     plan = plans("bins")
     audited = audit(plan, trials=8000, seed=4, system=system_of(plan, Small))
     assert "batches structure" in failed(audited)
+
+
+# Bins redrawn in every epoch: the real batches, and planted bugs.
+
+
+def redrawn_plan(plan: Plan, scheme: RedrawnBallsInBins, padded_batch_size: int = 64) -> Plan:
+    """The plan with other batches: what checks of batches read of it."""
+    cut, strategy = truncation(scheme, padded_batch_size), identity(scheme.rounds)
+    changed = replace(plan, scheme=scheme, bins=scheme.bins, strategy=strategy)
+    return replace(changed, padded_batch_size=padded_batch_size, truncation=cut)
+
+
+REDRAWN = RedrawnBallsInBins(64, 8, 32)
+
+
+def batch_verdicts(system: RealSystem, seed: int, runs: int = 2, realisations: int = 50) -> tuple[Check, ...]:
+    """The verdicts on the batches of a system, as an audit reaches them."""
+    plan, random = system.plan, np.random.default_rng(seed)
+    tally = batch_tally(plan)
+    for _ in range(runs):
+        seeds = (int.from_bytes(random.bytes(16), "little") for _ in range(realisations))
+        orders = (shuffled_orders(plan, random) for _ in range(realisations))
+        tally.add(read((system.batches(one) for one in seeds), plan.examples, plan.rounds, orders))
+    return judge(tally.findings())
+
+
+CORRECT: dict[str, tuple[RedrawnBallsInBins, int, int]] = {  # scheme, padded batch size, number of checks
+    "random access": (REDRAWN, 64, 7),
+    "streaming": (StreamingRedrawnBallsInBins(64, 8, 32), 64, 7),
+    "truncated": (REDRAWN, 10, 4),
+    "partial epoch": (RedrawnBallsInBins(64, 8, 29), 64, 7),
+    "one epoch": (RedrawnBallsInBins(64, 8, 8), 64, 5),
+    "one epoch and a bit": (RedrawnBallsInBins(64, 8, 13), 64, 5),
+    "one bin": (RedrawnBallsInBins(64, 1, 3), 64, 5),
+    "many bins": (RedrawnBallsInBins(61, 40, 200), 61, 7),
+}
+
+
+@pytest.mark.parametrize("kind", CORRECT)
+@pytest.mark.parametrize("seed", range(3))
+def test_correct_redrawn_batches_pass(plans: Callable[[str], Plan], kind: str, seed: int) -> None:
+    scheme, size, checks = CORRECT[kind]
+    plan = redrawn_plan(plans("bins"), scheme, size)
+    verdicts = batch_verdicts(RealSystem(plan), seed)
+    assert len(verdicts) == checks
+    assert all(one.passed for one in verdicts), [one.name for one in verdicts if not one.passed]
+    assert all(one.p_value > 1e-4 for one in verdicts)
+
+
+@pytest.mark.parametrize("epochs", range(2, 8))
+def test_no_epoch_is_compared_twice_and_all_pairs_have_their_turn(epochs: int) -> None:
+    seen = set()
+    for realisation in range(4 * epochs):
+        first, second = _epoch_pairs(realisation, epochs)
+        assert first.size == second.size > 0
+        assert len({*first.tolist(), *second.tolist()}) == 2 * first.size
+        seen |= set(zip(first.tolist(), second.tolist(), strict=True))
+    lags = {later - earlier for earlier, later in seen}
+    assert lags == set(range(1, epochs))
+    assert {(one, one + 1) for one in range(epochs - 1)} <= seen
+
+
+class Planted(RealSystem):
+    """Batches by a table of bins, (examples, epochs), which has a bug."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        return random.integers(self.plan.bins, size=(self.plan.examples, self.plan.epochs))
+
+    def batches(self, seed: int | None) -> Iterator[Batch]:
+        table = self.bins(np.random.default_rng(seed))
+        for blank in super().batches(seed):
+            epoch, place = divmod(blank.round, self.plan.bins)
+            yield filled(blank, np.flatnonzero(table[:, epoch] == place).astype(np.int32))
+
+
+class DrawnOnce(Planted):
+    """One bin for the whole run."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        return np.repeat(super().bins(random)[:, :1], self.plan.epochs, axis=1)
+
+
+class InTurn(Planted):
+    """The bin of the next epoch is the next bin."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        return (super().bins(random)[:, :1] + np.arange(self.plan.epochs)) % self.plan.bins
+
+
+class Sticky(Planted):
+    """With probability one quarter the bin stays what it was."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        table = super().bins(random)
+        for epoch in range(1, self.plan.epochs):
+            stays = random.random(self.plan.examples) < 0.25
+            table[stays, epoch] = table[stays, epoch - 1]
+        return table
+
+
+class EveryOther(Planted):
+    """The third epoch has the bins of the first, the fourth those of the second."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        return super().bins(random)[:, np.arange(self.plan.epochs) % 2]
+
+
+class SameBatches(Planted):
+    """Batches keep their members and only come in another order: each example by itself looks as it should."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        first = super().bins(random)[:, 0]
+        orders = [random.permutation(self.plan.bins) for _ in range(self.plan.epochs)]
+        return np.stack([order[first] for order in orders], axis=1)
+
+
+class Uneven(Planted):
+    """The first bin is more likely than the last."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        table = super().bins(random)
+        moved = (table == self.plan.bins - 1) & (random.random(table.shape) < 0.2)
+        return np.where(moved, 0, table)
+
+
+class Couples(Planted):
+    """Every example with an odd index is in the batches of the one before it."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        return np.repeat(super().bins(random)[::2], 2, axis=0)
+
+
+class Reshuffled(Planted):
+    """Shuffled anew in every epoch into batches of one size, as data loaders do."""
+
+    def bins(self, random: np.random.Generator) -> NDArray[np.int64]:
+        equal = np.arange(self.plan.examples) % self.plan.bins
+        return np.stack([random.permutation(equal) for _ in range(self.plan.epochs)], axis=1)
+
+
+class TwoBins(Planted):
+    """One example is in a second batch of one epoch."""
+
+    def batches(self, seed: int | None) -> Iterator[Batch]:
+        for batch in super().batches(seed):
+            yield with_example(batch, 5) if batch.round in (9, 10) else batch
+
+
+class SitsOut(Planted):
+    """One example is in no batch of the second epoch."""
+
+    def batches(self, seed: int | None) -> Iterator[Batch]:
+        for batch in super().batches(seed):
+            yield filled(batch, np.setdiff1d(batch.examples, [5])) if batch.round // 8 == 1 else batch
+
+
+PLANTED_REDRAWN: list[tuple[type[Planted], set[str]]] = [
+    (Planted, set()),
+    (DrawnOnce, {"batches redraws", "batches company"}),
+    (InTurn, {"batches redraws", "batches company"}),
+    (Sticky, {"batches redraws"}),
+    (EveryOther, {"batches redraws", "batches company"}),
+    (SameBatches, {"batches company"}),
+    (Uneven, {"batches uniformity"}),
+    (Couples, {"batches pairs"}),
+    (Reshuffled, {"batches sizes"}),
+    (TwoBins, {"batches structure"}),
+    (SitsOut, {"batches structure"}),
+]
+
+
+@pytest.mark.parametrize(("planted", "caught"), PLANTED_REDRAWN)
+def test_bugs_planted_in_redrawn_batches_are_caught(
+    plans: Callable[[str], Plan], planted: type[Planted], caught: set[str]
+) -> None:
+    verdicts = batch_verdicts(planted(redrawn_plan(plans("bins"), REDRAWN)), seed=4)
+    failing = {one.name for one in verdicts if not one.passed}
+    assert caught <= failing, failing
+    assert failing or planted is Planted
+
+
+@dataclass(frozen=True, eq=False)
+class Counting:
+    """An attack whose ratio is the number of participations, in a run without noise."""
+
+    weights: NDArray[np.float32]
+    gram: None = None
+    mirrored: bool = False
+    silent: bool = True
+
+    def ratio(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> NDArray[np.float64]:
+        assert not own.any()  # nothing is known of an example
+        return statistics[0].astype(np.float64)
+
+    def worst(self, own: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.ones(own.size, bool)
+
+    def model(
+        self, random: np.random.Generator, own: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("size", [64, 10])
+@pytest.mark.parametrize("scheme", [REDRAWN, StreamingRedrawnBallsInBins(64, 8, 32)], ids=lambda s: s.kind)
+def test_an_attack_sees_one_participation_in_every_epoch(
+    plans: Callable[[str], Plan], scheme: RedrawnBallsInBins, size: int
+) -> None:
+    class Noiseless(RealSystem):
+        def noise(self, coordinates: int, members: Members, seed: int | None) -> Iterator[Vector]:
+            return (np.zeros(coordinates, np.float32) for _ in range(self.plan.rounds))
+
+    plan, attack = redrawn_plan(plans("bins"), scheme, size), Counting(np.ones((32, 1), np.float32))
+    shape = shape_for(plan, attack, 1.0, 400)
+    outcome = run_once(plan, Noiseless(plan), attack, shape, np.random.default_rng(1), True, 2)
+    assert (outcome.inside[outcome.whole] == 4).all()
+    assert not outcome.outside.any()
+    assert outcome.whole.all() == (size == 64)
+    assert (outcome.inside < 4).any() == (size == 10)
+
+
+def test_one_shuffle_for_all_epochs_of_a_stream_is_caught(
+    plans: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices of one order hardly move: an example stays near its bin."""
+    monkeypatch.setattr(StreamingRedrawnBallsInBins, "reshuffled_data", False)
+    plan = redrawn_plan(plans("bins"), StreamingRedrawnBallsInBins(64, 8, 32))
+    assert {one.name for one in batch_verdicts(RealSystem(plan), 1) if not one.passed} >= {"batches redraws"}
+
+
+def test_bins_that_were_not_redrawn_and_those_that_were_are_told_apart(plans: Callable[[str], Plan]) -> None:
+    """The real batches of either scheme under the plan of the other."""
+    once, redrawn = plans("bins"), redrawn_plan(plans("bins"), REDRAWN)
+
+    class Swapped(RealSystem):
+        def batches(self, seed: int | None) -> Iterator[Batch]:
+            other = redrawn if self.plan is once else once
+            return Batches(other.scheme, self.plan.padded_batch_size, seed)
+
+    for plan in (once, redrawn):
+        assert not all(one.passed for one in batch_verdicts(Swapped(plan), seed=2))
 
 
 # What is refused, and the command.

@@ -19,21 +19,25 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from galton.batching import (
+    PLANNED,
     BallsInBins,
     Batches,
     CyclicPoisson,
     FixedOrder,
     MinSeparation,
     Poisson,
+    RedrawnBallsInBins,
     Scheme,
     Shuffle,
     StreamingBallsInBins,
+    StreamingRedrawnBallsInBins,
     open_records,
     scheme_from_json,
     shuffle_records,
     skipping,
     smallest_padded_batch_size,
     stream,
+    stream_epochs,
     truncation,
     truncation_probability,
 )
@@ -42,6 +46,7 @@ from galton.batching.poisson import gaps, successes
 from galton.batching.randomness import BLOCK, Words, check_seed
 from galton.errors import InvalidArgument, InvalidFile
 from galton.guarantee import Adjacency
+from galton.strategies import Scaled, Strategy, Tree, identity, square_root
 
 LEAST = 1e-6
 """Least p-value of a chi-square test; seeds are fixed, so that a test that passes goes on passing."""
@@ -49,6 +54,8 @@ LEAST = 1e-6
 SCHEMES: list[Scheme] = [
     BallsInBins(1000, 7, 17),
     StreamingBallsInBins(1000, 7, 17),
+    RedrawnBallsInBins(1000, 7, 17),
+    StreamingRedrawnBallsInBins(1000, 7, 17),
     Poisson(1000, 50, 17),
     CyclicPoisson(1000, 50, 4, 17),
     MinSeparation(1000, 50, 4, 17),
@@ -251,6 +258,122 @@ def test_order_of_shuffled_records_is_uniform(tmp_path: Path) -> None:
     assert fits(np.array(list(counts.values())), 1.0)
 
 
+# Bins redrawn in every epoch.
+
+
+def redrawn(scheme: RedrawnBallsInBins, seed: int) -> NDArray[np.int64]:
+    """Bin of every example in every epoch; -1 where it sits out."""
+    realisation = scheme.open(words(seed))
+    bins = np.full((scheme.examples, -(-scheme.rounds // scheme.bins)), -1)
+    for turn in range(scheme.rounds):
+        epoch, place = divmod(turn, scheme.bins)
+        members = realisation.members(turn)
+        assert (bins[members, epoch] == -1).all()
+        bins[members, epoch] = place
+    return bins
+
+
+def test_redrawn_bins_are_uniform_and_independent() -> None:
+    """Of an example between epochs (neighbours and others), and of examples within and between epochs."""
+    bins = redrawn(RedrawnBallsInBins(100_000, 8, 32), 4)
+    assert (bins >= 0).all()
+    for epoch in range(4):
+        assert fits(np.bincount(bins[:, epoch], minlength=8), 1.0)
+    for first, second in itertools.combinations(range(4), 2):
+        assert fits(np.bincount(bins[:, first] * 8 + bins[:, second], minlength=64), 1.0)
+    for lag in (1, 2, BLOCK):
+        assert fits(np.bincount(bins[:-lag, 2] * 8 + bins[lag:, 2], minlength=64), 1.0)
+        assert fits(np.bincount(bins[:-lag, 0] * 8 + bins[lag:, 1], minlength=64), 1.0)
+    triples = bins[:, 0] * 64 + bins[:, 1] * 8 + bins[:, 2]
+    assert fits(np.bincount(triples, minlength=512), 1.0)
+
+
+def test_a_redrawn_bin_does_not_depend_on_the_others() -> None:
+    few, many = (redrawn(RedrawnBallsInBins(examples, 9, 27), 5) for examples in (70_000, 140_000))
+    assert (few == many[:70_000]).all()
+
+
+def test_redrawn_batches_have_random_access() -> None:
+    """Round by round, backwards and from a fresh start they are the same; numbers out of range are refused."""
+    scheme = RedrawnBallsInBins(500, 4, 14)
+    forwards = [members.tolist() for turn in range(14) for members in [scheme.open(words(6)).members(turn)]]
+    realisation = scheme.open(words(6))
+    for turn in (*range(14), *reversed(range(14)), 9, 0, 13):
+        assert realisation.members(turn).tolist() == forwards[turn]
+    assert all(forwards[turn] != forwards[turn + 4] for turn in range(10))
+    for turn in (-1, 14):
+        with pytest.raises(InvalidArgument, match=r"^round = "):
+            realisation.members(turn)
+
+
+@pytest.mark.parametrize("kind", [RedrawnBallsInBins, StreamingRedrawnBallsInBins])
+def test_examples_sit_out_a_partial_epoch_by_chance(kind: type[RedrawnBallsInBins]) -> None:
+    scheme = kind(40_000, 5, 12)
+    assert scheme.meetings == 2.4
+    assert scheme.distinct == 12
+    bins = redrawn(scheme, 7)
+    assert (bins[:, :2] >= 0).all()
+    assert fits(np.bincount(bins[:, 2] + 1, minlength=3), np.array([3.0, 1.0, 1.0]))
+
+
+def test_redrawn_streaming_has_the_law_of_random_access() -> None:
+    """All 2^4 bins of two examples in two epochs are equally likely in both forms, given uniform shuffles."""
+    table = {form: np.zeros(16, int) for form in ("random", "streaming")}
+    place = 2 ** np.arange(4)
+    for seed in range(2000):
+        table["random"][redrawn(RedrawnBallsInBins(2, 2, 4), seed).ravel() @ place] += 1
+        by_position = redrawn(StreamingRedrawnBallsInBins(2, 2, 4), seed)
+        bins = np.empty((2, 2), int)
+        for epoch in range(2):
+            order = Shuffle(2, 1, 2, reshuffle=True).open(words(seed + 10**6)).members(epoch)
+            bins[order, epoch] = by_position[:, epoch]
+        table["streaming"][bins.ravel() @ place] += 1
+    assert fits(table["random"], 1.0)
+    assert fits(table["streaming"], 1.0)
+
+
+def reshuffled(epoch: int, size: int = 50) -> list[str]:
+    order = Shuffle(size, 1, 9, reshuffle=True).open(words(99)).members(epoch)
+    return [f"item {k}" for k in order]
+
+
+def open_epoch(epoch: int) -> Any:
+    return skipping(lambda: iter(reshuffled(epoch)))
+
+
+def test_stream_epochs_reads_the_order_of_each_epoch_from_front_to_back() -> None:
+    batches = Batches(StreamingRedrawnBallsInBins(50, 6, 15), padded_batch_size=30, seed=1)
+    seen = list(stream_epochs(batches, open_epoch))
+    assert [batch.round for batch, _ in seen] == list(range(15))
+    for epoch in range(3):
+        read = [item for _, items in seen[6 * epoch : 6 * epoch + 6] for item in items]
+        assert read == reshuffled(epoch)[: len(read)]
+        assert len(read) == 50 or epoch == 2
+    for batch, items in seen:
+        order = reshuffled(batch.round // 6)
+        assert items == [order[k] for k in batch.examples]
+    assert len({len(items) for _, items in seen[::6]}) > 1  # sizes are drawn afresh
+
+
+@pytest.mark.parametrize("stop", [1, 6, 8, 12])
+def test_stream_epochs_resumes_in_the_middle_of_an_epoch(stop: int) -> None:
+    scheme = StreamingRedrawnBallsInBins(50, 6, 15)
+    whole = [items for _, items in stream_epochs(Batches(scheme, 30, seed=1), open_epoch)]
+    first = Batches(scheme, 30, seed=1)
+    head = [items for _, items in itertools.islice(stream_epochs(first, open_epoch), stop)]
+    rest = Batches.resume(scheme, json.loads(json.dumps(first.state())))
+    assert head + [items for _, items in stream_epochs(rest, open_epoch)] == whole
+
+
+def test_streams_refuse_batches_of_the_other_kind() -> None:
+    """Data that is shuffled once must not be read as if it were shuffled in every epoch, nor the other way round."""
+    with pytest.raises(InvalidArgument, match="must be of a balls-in-bins-streaming scheme"):
+        stream(Batches(StreamingRedrawnBallsInBins(50, 6, 12), 30), skipping(lambda: letters(50)))
+    for scheme in (StreamingBallsInBins(50, 6, 12), RedrawnBallsInBins(50, 6, 12)):
+        with pytest.raises(InvalidArgument, match="must be of a balls-in-bins-redrawn-streaming scheme"):
+            stream_epochs(Batches(scheme, 30), open_epoch)
+
+
 # Poisson, cyclic Poisson, b-min-separation.
 
 
@@ -429,6 +552,7 @@ def test_schemes_survive_json(scheme: Scheme) -> None:
         (lambda: BallsInBins(2**31, 1, 1), "examples"),
         (lambda: BallsInBins(10, 0, 1), "bins"),
         (lambda: BallsInBins(10, 5, 4), "rounds"),
+        (lambda: RedrawnBallsInBins(10, 5, 4), "rounds"),
         (lambda: Poisson(10, 11, 4), "batch_size"),
         (lambda: Poisson(10, 0, 4), "batch_size"),
         (lambda: CyclicPoisson(10, 6, 2, 4), "batch_size"),
@@ -440,6 +564,35 @@ def test_schemes_survive_json(scheme: Scheme) -> None:
 def test_impossible_numbers_are_refused(make: Any, argument: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{argument} = "):
         make()
+
+
+STRATEGIES: list[Strategy] = [identity(32), square_root(32, 8), Scaled(square_root(32, 3), np.linspace(1, 2, 32))]
+
+
+@pytest.mark.parametrize("name", PLANNED)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=["identity", "square root", "scaled"])
+def test_planned_schemes_have_the_batches_that_were_asked_for(name: str, strategy: Strategy) -> None:
+    for examples, bins in ((64, 8), (25, 11), (23, 21)):  # 25 / 11 * 11 is above 25 in floating point
+        scheme = PLANNED[name](examples, bins, 32, strategy)
+        assert scheme.rounds == 32
+        assert scheme.expected_batch_size == pytest.approx(examples / bins)
+        scheme.check_bins(bins)
+        assert math.isfinite(scheme.sensitivity_if_known(strategy))
+        assert scheme_from_json(scheme.to_json()) == scheme
+
+
+def test_rests_are_planned_by_the_bands() -> None:
+    make = PLANNED["min-separation"]
+    for bands, chance in ((1, 1 / 8), (3, 1 / 6), (8, 1)):
+        scheme = make(64, 8, 32, square_root(32, bands))
+        assert isinstance(scheme, MinSeparation)
+        assert (scheme.separation, scheme.inclusion) == (bands, 1 / 8)
+        assert scheme.sampling_probability == pytest.approx(chance)
+    for refused in (square_root(32, 9), Tree(32)):
+        with pytest.raises(InvalidArgument):
+            make(64, 8, 32, refused)
+    assert isinstance(make(25, 11, 33, square_root(33, 11)), MinSeparation)
+    assert isinstance(PLANNED["cyclic-poisson"](25, 11, 33, square_root(33, 11)), CyclicPoisson)
 
 
 # Fixed shapes.
@@ -551,7 +704,31 @@ def test_prediction_agrees_with_what_happens() -> None:
     assert sum(batch.truncated for batch in run) == 3 * np.maximum(sizes - padded_batch_size, 0).sum()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[:5], ids=lambda s: s.kind)
+@pytest.mark.parametrize("rounds", [24, 28])
+def test_prediction_for_redrawn_bins_agrees_with_what_happens(rounds: int) -> None:
+    scheme, padded_batch_size = RedrawnBallsInBins(400, 8, rounds), 60
+    predicted = truncation(scheme, padded_batch_size)
+    dropped, struck, pushing = [], 0, 0
+    for seed in range(800):
+        realisation = scheme.open(words(seed))
+        members = [realisation.members(turn) for turn in range(rounds)]
+        sizes = np.array([batch.size for batch in members])
+        dropped.append(np.maximum(sizes - padded_batch_size, 0).sum())
+        struck += bool((sizes > padded_batch_size).any())
+        pushing += sum(0 in batch for batch in members if batch.size > padded_batch_size)
+    assert abs(np.mean(dropped) - predicted.expected) < 5 * np.std(dropped) / math.sqrt(800)
+    spread = 5 * math.sqrt(0.25 / 800)
+    assert predicted.probability_lower - spread < struck / 800 < predicted.probability + spread
+    tail = stats.binom.sf(padded_batch_size - 1, 400, 1 / 8)
+    assert predicted.displacement == pytest.approx(rounds / 8 * tail, rel=1e-6)
+    expected = rounds / 8 * stats.binom.sf(padded_batch_size - 1, 399, 1 / 8)  # batches that are full without x
+    assert expected <= predicted.displacement
+    assert abs(pushing / 800 - expected) < 5 * math.sqrt(expected / 800)
+    run = list(Batches(scheme, padded_batch_size, seed=3))
+    assert sum(batch.truncated for batch in run) == dropped[3]
+
+
+@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s.inclusion is not None], ids=lambda s: s.kind)
 @pytest.mark.parametrize(("wanted", "multiple"), [(0.1, 1), (1e-10, 1), (1e-10, 16), (1e-200, 1)])
 def test_physical_size_is_the_smallest_that_will_do(scheme: Scheme, wanted: float, multiple: int) -> None:
     size = smallest_padded_batch_size(scheme, wanted, multiple)
@@ -579,6 +756,8 @@ def test_displacement_counts_different_batches_only() -> None:
     bins = [truncation(BallsInBins(1000, 10, rounds), 140).displacement for rounds in (10, 200)]
     assert bins == [pytest.approx(tail, rel=1e-6)] * 2
     assert truncation(Poisson(1000, 100, 200), 140).displacement == pytest.approx(200 * 0.1 * tail, rel=1e-6)
+    redrawn_bins = [truncation(RedrawnBallsInBins(1000, 10, rounds), 140).displacement for rounds in (10, 200, 204)]
+    assert redrawn_bins == [pytest.approx(epochs * tail, rel=1e-6) for epochs in (1, 20, 20.4)]
     cyclic = CyclicPoisson(1000, 100, 4, 200)
     assert truncation(cyclic, 140).displacement == pytest.approx(50 * 0.4 * tail, rel=1e-6)
 
@@ -649,7 +828,10 @@ def test_truncation_costs_no_more_than_claimed_and_is_not_free(epsilon: float) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "megabytes"),
-    [("BallsInBins", 800), ("StreamingBallsInBins", 150)],  # 6 bytes an example, or none, beside the program
+    [  # 6 bytes an example, or none, beside the program
+        *(("BallsInBins", 800), ("StreamingBallsInBins", 150)),
+        *(("RedrawnBallsInBins", 800), ("StreamingRedrawnBallsInBins", 150)),
+    ],
 )
 def test_a_hundred_million_examples_in_little_memory(kind: str, megabytes: int) -> None:
     program = f"""
@@ -657,6 +839,7 @@ import re
 from galton.batching import *
 from galton.batching.randomness import Words
 found = {kind}(10**8, 10**4, 10**4).open(Words("00" * 32))
+found = found.of(0) if hasattr(found, "of") else found
 sizes = found.starts[1:] - found.starts[:-1]
 peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
 print(found.starts[-1], abs(sizes - 10**4).max(), peak, str(found.members(3).dtype))

@@ -460,6 +460,8 @@ SEPARATIONS: dict[str, tuple[Strategy, int]] = {
     "negative, few bands": (Toeplitz(10, [1, -0.9, 0.2], allow_negative=True), 3),
     "columns of their own": (ColumnBanded(BANDS), 3),
     "columns of their own, far apart": (ColumnBanded(BANDS), 4),
+    "scaled, few bands": (Scaled(Toeplitz(10, [0.3, 1, 2]), np.linspace(1, 3, 10)), 3),
+    "entry by entry, few bands": (Dense(ColumnBanded(BANDS).matrix()), 3),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from galton.strategies import (
     square_root,
     strategy_from_json,
 )
+from galton.strategies.sensitivity import redrawn_sensitivity
 from galton.workloads import MatrixWorkload, Workload, cooldown, momentum, prefix_sums
 
 TOLERANCE = 1e-10
@@ -229,6 +231,70 @@ def test_bands_are_counted() -> None:
 
 def test_strategies_in_toeplitz_form_need_no_matrix_for_bands() -> None:
     assert Toeplitz(100_000, [1.0, 0.5]).bands == 2
+
+
+def worst_of_all_patterns(strategy: Strategy, bins: int) -> float:
+    """Largest norm of |C| s over all s with one round in every epoch, which may lie beyond the end in the last."""
+    matrix = np.abs(strategy.matrix())
+    rounds = matrix.shape[1]
+    norms = []
+    for places in itertools.product(range(bins), repeat=-(-rounds // bins)):
+        taken = [epoch * bins + place for epoch, place in enumerate(places) if epoch * bins + place < rounds]
+        norms.append(float(np.linalg.norm(matrix[:, taken].sum(axis=1))))
+    return max(norms)
+
+
+def random_bands(bands: int, rounds: int, seed: int, least: float = 0.0) -> ColumnBanded:
+    random = np.random.default_rng(seed)
+    entries = random.uniform(least, 1, (bands, rounds))
+    entries[0] = np.abs(entries[0]) + 0.01
+    inside = np.arange(bands)[:, None] + np.arange(rounds) < rounds
+    return ColumnBanded(entries * inside, allow_negative=least < 0)
+
+
+@pytest.mark.parametrize(("bins", "rounds"), [(1, 5), (2, 10), (3, 12), (3, 14), (4, 16), (5, 11), (6, 6)])
+@pytest.mark.parametrize("bands", ["one", "half", "bins", "bins + 1"])
+def test_redrawn_sensitivity_is_that_of_the_worst_pattern(bins: int, rounds: int, bands: str) -> None:
+    """Columns of neighbouring epochs overlap with more than one band; every column has coefficients of its own."""
+    size = min(rounds, {"one": 1, "half": -(-bins // 2), "bins": bins, "bins + 1": bins + 1}[bands])
+    for seed in range(5):
+        strategy = random_bands(size, rounds, seed, least=-0.5 if seed % 2 else 0.0)
+        worst = worst_of_all_patterns(strategy, bins)
+        assert worst <= redrawn_sensitivity(strategy, bins) <= worst * (1 + 1e-12)
+        assert worst >= strategy.sensitivity(bins) * (1 - 1e-12)
+        dense = Dense(strategy.matrix(), allow_negative=True)
+        assert redrawn_sensitivity(dense, bins) == pytest.approx(worst, rel=1e-12)
+
+
+LONG: dict[str, Strategy] = {
+    "square root": square_root(12),
+    "blt": Blt(14, DECAY, SCALE),
+    "scaled blt": Scaled(Blt(12, DECAY, SCALE), np.linspace(1, 2, 12)),
+    "rising": Toeplitz(11, np.linspace(0.1, 1, 11)),
+    "random": Dense(np.tril(np.random.default_rng(3).uniform(0.1, 1, (12, 12)))),
+    "bins + 2 bands": random_bands(6, 14, 7),
+    "tree": Tree(12),
+    "tree, partial": Tree(14),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("bins", [2, 3, 4])
+def test_redrawn_sensitivity_of_long_memory_is_an_upper_bound(name: str, bins: int) -> None:
+    strategy = LONG[name]
+    worst, bound = worst_of_all_patterns(strategy, bins), redrawn_sensitivity(strategy, bins)
+    assert worst <= bound < 2 * worst
+    assert bound < 1.15 * worst or name not in ("square root", "blt", "scaled blt", "rising")
+
+
+def test_redrawn_sensitivity_of_a_memory_that_dies_within_an_epoch_is_exact() -> None:
+    """A BLT against its first bins + 1 bands: 0.3^9 is nothing."""
+    short, cut = Blt(27, [0.3], [0.4]), Toeplitz(27, Blt(27, [0.3], [0.4]).series[:10])
+    assert redrawn_sensitivity(short, 9) == pytest.approx(redrawn_sensitivity(cut, 9), rel=1e-4)
+    assert redrawn_sensitivity(short, 9) > redrawn_sensitivity(cut, 9)
+    assert redrawn_sensitivity(identity(16), 4) == pytest.approx(2, rel=1e-12)
+    with pytest.raises(InvalidArgument, match="bins"):
+        redrawn_sensitivity(short, 28)
 
 
 # The inverse and the error.

@@ -120,7 +120,7 @@ def run_once(
         (system.batches(seed()) for _ in range(shape.realisations)),
         plan.examples,
         plan.rounds,
-        (_shuffled_orders(plan, random) for _ in range(shape.realisations)),
+        (shuffled_orders(plan, random) for _ in range(shape.realisations)),
     )
     watched = np.sort(random.choice(participation.total, shape.canaries, replace=False, shuffle=False))
     if plan.scheme.period is None:  # nothing about an example's rounds is known
@@ -164,7 +164,7 @@ def run_once(
     )
 
 
-def _shuffled_orders(plan: Plan, random: np.random.Generator) -> list[Ints] | None:
+def shuffled_orders(plan: Plan, random: np.random.Generator) -> list[Ints] | None:
     """Shuffles the data as the caller of a streaming scheme must: once, or for every epoch; one order per round."""
     if not plan.scheme.shuffled_data:
         return None
