@@ -1,10 +1,10 @@
-"""batching-picture: how Poisson, shuffling, balls-in-bins and cyclic Poisson form batches, by the real schemes."""
+"""batching-picture: how Poisson, shuffling, balls-in-bins (drawn once, redrawn) and cyclic Poisson form batches."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from galton.batching import BallsInBins, Batches, CyclicPoisson, Poisson, Scheme, Shuffle
+from galton.batching import BallsInBins, Batches, CyclicPoisson, Poisson, RedrawnBallsInBins, Scheme, Shuffle
 from reproduction import drawing
 from reproduction.points import Maker
 from reproduction.result import Recipe, Row, Rows, number
@@ -16,6 +16,7 @@ SCHEMES: dict[str, Scheme] = {
     "Poisson": Poisson(EXAMPLES, EXAMPLES / BINS, ROUNDS),
     "shuffling": Shuffle(EXAMPLES, BINS, ROUNDS, reshuffle=True),
     "balls-in-bins": BallsInBins(EXAMPLES, BINS, ROUNDS),
+    "balls-in-bins, redrawn": RedrawnBallsInBins(EXAMPLES, BINS, ROUNDS),
     "cyclic Poisson": CyclicPoisson(EXAMPLES, EXAMPLES / BINS, 2, ROUNDS),
 }
 COLUMNS = ("scheme", "epoch", "round", "size", "examples")
@@ -55,13 +56,14 @@ def _text(rows: Rows) -> str:
         f"{EXAMPLES} examples, {ROUNDS} rounds, {BINS} batches an epoch. {'; '.join(parts)}. Poisson decides afresh "
         "for every example and round. Shuffling (here anew in every epoch) has batches of one size, so that examples "
         "depend on each other. Balls-in-bins throws every example into a batch by itself, once, and the "
-        "batches return in every epoch: one pass over the data is one epoch. Cyclic Poisson (here two groups, for two "
+        "batches return in every epoch: one pass over the data is one epoch. Redrawn, it throws them again in every "
+        "epoch. Cyclic Poisson (here two groups, for two "
         "bands) samples from one group in odd and from the other in even rounds."
     )
 
 
 def _draw(rows: Rows) -> Any:
-    figure, axes = drawing.canvas(columns=len(SCHEMES), width=11.5, height=4.1)
+    figure, axes = drawing.canvas(columns=len(SCHEMES), width=14.4, height=4.1)
     for axis, name in zip(axes, SCHEMES, strict=True):
         of_scheme = [row for row in rows if row["scheme"] == name]
         for row in of_scheme:
@@ -96,7 +98,7 @@ def _draw(rows: Rows) -> Any:
 
 BATCHING_PICTURE = Recipe(
     "batching-picture",
-    f"How four schemes form batches: {ROUNDS} rounds, {BINS} batches an epoch, {EPOCHS} epochs",
+    f"How five schemes form batches: {ROUNDS} rounds, {BINS} batches an epoch, {EPOCHS} epochs",
     0.1,
     COLUMNS,
     picture_rows,

@@ -241,13 +241,21 @@ NOT_TYPED: list[tuple[list[str], str]] = [
     ),
     (
         ["--batching", "cyclic-poisson", "--strategy", "sqrt"],
-        "--strategy = 'sqrt': has 32 bands, too many for cyclic-poisson batches with 8 batches per epoch",
+        "has 32 bands, too many for cyclic-poisson batches with 8 batches per epoch; take at most 8",
+    ),
+    *(
+        (["--batching", name], f"--batching = '{name}': is not covered by any accountant of galton")
+        for name in ("balls-in-bins-redrawn", "balls-in-bins-redrawn-streaming", "min-separation")
+    ),
+    (
+        ["--batching", "balls-in-bins-redrawn", "--accountant", "balls-in-bins"],
+        "--accountant = 'balls-in-bins': does not cover balls-in-bins-redrawn batches",
     ),
 ]
 """Options of a plan that are wrong together: the error names one that was typed, not what follows from it."""
 
 
-@pytest.mark.parametrize(("words", "message"), NOT_TYPED, ids=["too many bins", "no divisor", "too many bands"])
+@pytest.mark.parametrize(("words", "message"), NOT_TYPED, ids=[" ".join(words)[:60] for words, _ in NOT_TYPED])
 def test_a_plan_blames_what_was_typed(words: list[str], message: str, places: dict[str, str]) -> None:
     check_refused([*COMMANDS["plan"], *words], message, places)
 

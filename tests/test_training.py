@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from galton.batching import Batches, StreamingBallsInBins
+from galton.batching import Batches, StreamingBallsInBins, StreamingRedrawnBallsInBins
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import NoiseReused
 from galton.noise.layout import Tree
@@ -181,6 +181,19 @@ def test_batches_for_shuffled_data_need_shuffled_data(small_plan: Plan, tmp_path
         opened(streaming, tmp_path / "run")
     with opened(streaming, tmp_path / "run", shuffled=True) as run:
         assert run.batch.examples.size
+
+
+def test_batches_for_reshuffled_data_need_reshuffled_data(redrawn_plan: Plan, tmp_path: Path) -> None:
+    """Data that was shuffled once does not do: an example would stay near its place in every epoch."""
+    streaming = replace(redrawn_plan, scheme=StreamingRedrawnBallsInBins(64, 8, 32))
+    for words in ({}, {"shuffled": True}):
+        with pytest.raises(PlanViolated, match="shuffled anew for every epoch"):
+            opened(streaming, tmp_path / "run", **words)
+    with opened(streaming, tmp_path / "run", reshuffled=True) as run:
+        assert run.batch.examples.size
+    once = replace(redrawn_plan, scheme=StreamingBallsInBins(64, 8, 32))
+    with pytest.raises(PlanViolated, match="shuffled once"):
+        opened(once, tmp_path / "once", reshuffled=True)
 
 
 def test_the_record_counts_rounds_that_had_noise_and_were_lost(small_plan: Plan, tmp_path: Path) -> None:

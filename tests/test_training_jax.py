@@ -123,9 +123,14 @@ def test_noise_has_the_deviation_of_the_plan(small_plan: Plan) -> None:
     assert float(updates["w"].std()) == pytest.approx(deviation, rel=5 / np.sqrt(2 * 200_000))
 
 
-def test_training_resumes_after_a_kill_with_the_same_result(small_plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", ["small_plan", "redrawn_plan"])
+def test_training_resumes_after_a_kill_with_the_same_result(
+    request: pytest.FixtureRequest, which: str, tmp_path: Path
+) -> None:
+    plan: Plan = request.getfixturevalue(which)
+
     def run(folder: str, **words: Any) -> Any:
-        return train(small_plan, tmp_path / folder, loss, PARAMS, data(), optax.adam(0.1), seed=5, **words)
+        return train(plan, tmp_path / folder, loss, PARAMS, data(), optax.adam(0.1), seed=5, **words)
 
     whole = run("whole")
 
@@ -143,7 +148,7 @@ def test_training_resumes_after_a_kill_with_the_same_result(small_plan: Plan, tm
         np.testing.assert_array_equal(whole.params[name], parts.params[name])
     record = check_record(tmp_path / "parts")
     assert (record["rounds_done"], record["resumptions"], record["rounds_replayed"]) == (32, 1, 4)
-    assert record["plan"] == small_plan.digest
+    assert record["plan"] == plan.digest
     assert whole.record["resumptions"] == 0
 
 

@@ -100,6 +100,18 @@ def close(first: Script, second: Script) -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_redrawn_batches_are_taken(redrawn_plan: Plan, tmp_path: Path) -> None:
+    script = Script(redrawn_plan, tmp_path)
+    planned, data = redrawn_plan.batches(SEED), examples()
+    while script.engine.run.round < 32:
+        for x, y in script.loader:
+            expected = data.tensors[0][planned.at(script.engine.run.round).examples]
+            assert torch.equal(x, expected)
+            script.step(x, y)
+    script.engine.close()
+    assert check_record(tmp_path)["rounds_done"] == 32
+
+
 @pytest.fixture(scope="module")
 def straight(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Script:
     """A run that nothing happened to."""

@@ -132,13 +132,15 @@ def test_one_example_never_exceeds_the_clip_norm() -> None:
 
 @pytest.mark.parametrize("micro_batch_size", [None, 8])
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["small_plan", "redrawn_plan"])
 def test_loader_gives_the_batches_of_the_plan(
-    small_plan: Plan, tmp_path: Path, micro_batch_size: int | None, workers: int
+    request: pytest.FixtureRequest, which: str, tmp_path: Path, micro_batch_size: int | None, workers: int
 ) -> None:
-    with opened(small_plan, tmp_path, network()) as run:
-        planned, data = small_plan.batches(SEED), examples()
+    plan: Plan = request.getfixturevalue(which)
+    with opened(plan, tmp_path, network()) as run:
+        planned, data = plan.batches(SEED), examples()
         loader = plan_loader(run, data, micro_batch_size, num_workers=workers)
-        for epoch in range(small_plan.epochs):
+        for epoch in range(plan.epochs):
             loaded = list(loader)
             assert len(loaded) == len(loader)
             for turn in range(8):

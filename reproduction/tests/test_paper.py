@@ -365,9 +365,10 @@ def test_batches_of_the_picture_are_those_of_the_schemes(maker: Maker) -> None:
         members.setdefault(str(row["scheme"]), []).append(set(str(row["examples"] or "").split()))
     everyone = set("ABCDEFGHI")
     assert all(len(batch) == 3 for batch in members["shuffling"])
-    for name in ("shuffling", "balls-in-bins"):
+    for name in ("shuffling", "balls-in-bins", "balls-in-bins, redrawn"):
         assert all(set().union(*epoch) == everyone for epoch in (members[name][:BINS], members[name][BINS:]))
     assert members["balls-in-bins"][:BINS] == members["balls-in-bins"][BINS:]
+    assert members["balls-in-bins, redrawn"][:BINS] != members["balls-in-bins, redrawn"][BINS:]
     odd, even = members["cyclic Poisson"][::2], members["cyclic Poisson"][1::2]
     assert all(odd_batch.isdisjoint(even_batch) for odd_batch in odd for even_batch in even)
 

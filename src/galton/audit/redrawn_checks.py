@@ -102,10 +102,11 @@ class RedrawnTally:
     def findings(self) -> list[Finding]:
         """Returns the findings that follow from the counts."""
         plan, chance = self._plan, self._plan.truncation.per_batch
+        value, mean, variance = self._sizes.tolist()
         words = "every example is in exactly one batch of every epoch"
         findings = [
             exact("batches structure", self._wrong, words),
-            chi_square("batches sizes", *self._sizes.tolist(), "sizes vary as independent examples make them"),
+            chi_square("batches sizes", value, mean, variance, "sizes vary as independent examples make them"),
             self._uniform(),
             chernoff(
                 "batches truncation",
@@ -134,7 +135,8 @@ class RedrawnTally:
         moments = np.array(pearson(self._totals[None], np.full(plan.bins, 1 / plan.bins), trials * self._whole))
         if self._partial:
             moments += pearson(self._partial_totals[None], self._partial_chances, trials)
-        return chi_square("batches uniformity", *moments.tolist(), "all bins are equally likely")
+        value, mean, variance = moments.tolist()
+        return chi_square("batches uniformity", value, mean, variance, "all bins are equally likely")
 
     def _redraws(self) -> Finding:
         """Tests that the bins of two epochs are independent, on pairs of groups of bins."""
