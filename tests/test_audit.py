@@ -453,14 +453,14 @@ def redrawn_plan(plan: Plan, scheme: RedrawnBallsInBins, padded_batch_size: int 
 REDRAWN = RedrawnBallsInBins(64, 8, 32)
 
 
-def batch_verdicts(system: RealSystem, seed: int, runs: int = 2, realisations: int = 50) -> tuple[Check, ...]:
+def batch_verdicts(system: RealSystem, auditor: int, runs: int = 2, realisations: int = 50) -> tuple[Check, ...]:
     """The verdicts on the batches of a system, as an audit reaches them."""
-    plan, random = system.plan, np.random.default_rng(seed)
+    plan, random = system.plan, np.random.default_rng(auditor)
     tally = batch_tally(plan)
     for _ in range(runs):
         seeds = (int.from_bytes(random.bytes(16), "little") for _ in range(realisations))
         orders = (shuffled_orders(plan, random) for _ in range(realisations))
-        tally.add(read((system.batches(one) for one in seeds), plan.examples, plan.rounds, orders))
+        tally.add(read((system.batches(seed) for seed in seeds), plan.examples, plan.rounds, orders))
     return judge(tally.findings())
 
 
@@ -483,8 +483,8 @@ def test_correct_redrawn_batches_pass(plans: Callable[[str], Plan], kind: str, s
     plan = redrawn_plan(plans("bins"), scheme, size)
     verdicts = batch_verdicts(RealSystem(plan), seed)
     assert len(verdicts) == checks
-    assert all(one.passed for one in verdicts), [one.name for one in verdicts if not one.passed]
-    assert all(one.p_value > 1e-4 for one in verdicts)
+    assert all(check.passed for check in verdicts), [check.name for check in verdicts if not check.passed]
+    assert all(check.p_value > 1e-4 for check in verdicts)
 
 
 @pytest.mark.parametrize("epochs", range(2, 8))
@@ -497,7 +497,7 @@ def test_no_epoch_is_compared_twice_and_all_pairs_have_their_turn(epochs: int) -
         seen |= set(zip(first.tolist(), second.tolist(), strict=True))
     lags = {later - earlier for earlier, later in seen}
     assert lags == set(range(1, epochs))
-    assert {(one, one + 1) for one in range(epochs - 1)} <= seen
+    assert {(epoch, epoch + 1) for epoch in range(epochs - 1)} <= seen
 
 
 class Planted(RealSystem):
@@ -613,8 +613,8 @@ PLANTED_REDRAWN: list[tuple[type[Planted], set[str]]] = [
 def test_bugs_planted_in_redrawn_batches_are_caught(
     plans: Callable[[str], Plan], planted: type[Planted], caught: set[str]
 ) -> None:
-    verdicts = batch_verdicts(planted(redrawn_plan(plans("bins"), REDRAWN)), seed=4)
-    failing = {one.name for one in verdicts if not one.passed}
+    verdicts = batch_verdicts(planted(redrawn_plan(plans("bins"), REDRAWN)), auditor=4)
+    failing = {check.name for check in verdicts if not check.passed}
     assert caught <= failing, failing
     assert failing or planted is Planted
 
@@ -665,7 +665,7 @@ def test_one_shuffle_for_all_epochs_of_a_stream_is_caught(
     """Slices of one order hardly move: an example stays near its bin."""
     monkeypatch.setattr(StreamingRedrawnBallsInBins, "reshuffled_data", False)
     plan = redrawn_plan(plans("bins"), StreamingRedrawnBallsInBins(64, 8, 32))
-    assert {one.name for one in batch_verdicts(RealSystem(plan), 1) if not one.passed} >= {"batches redraws"}
+    assert {check.name for check in batch_verdicts(RealSystem(plan), 1) if not check.passed} >= {"batches redraws"}
 
 
 def test_bins_that_were_not_redrawn_and_those_that_were_are_told_apart(plans: Callable[[str], Plan]) -> None:
@@ -678,7 +678,7 @@ def test_bins_that_were_not_redrawn_and_those_that_were_are_told_apart(plans: Ca
             return Batches(other.scheme, self.plan.padded_batch_size, seed)
 
     for plan in (once, redrawn):
-        assert not all(one.passed for one in batch_verdicts(Swapped(plan), seed=2))
+        assert not all(check.passed for check in batch_verdicts(Swapped(plan), auditor=2))
 
 
 # What is refused, and the command.
