@@ -241,7 +241,8 @@ NOT_TYPED: list[tuple[list[str], str]] = [
     ),
     (
         ["--batching", "cyclic-poisson", "--strategy", "sqrt"],
-        "has 32 bands, too many for cyclic-poisson batches with 8 batches per epoch; take at most 8",
+        "--strategy = 'sqrt': has 32 bands, too many for cyclic-poisson batches with 8 batches per epoch; "
+        "take at most 8",
     ),
     *(
         (["--batching", name], f"--batching = '{name}': is not covered by any accountant of galton")
