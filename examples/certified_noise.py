@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import galton
-from galton.cli.show import print_table, progress_bar
+from galton.cli.show import print_table
+from galton.progress import progress_bar
 
 BINS, EPOCHS, EPSILON, DELTA = 128, 16, 1.0, 1e-5
 

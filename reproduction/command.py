@@ -14,6 +14,7 @@ from galton.cli import options, show
 from galton.cli.naming import Command
 from galton.cli.running import new_app, run
 from galton.errors import InvalidArgument
+from galton.progress import progress_bar
 from reproduction.cifar.command import FETCH, STUDIES, CifarOptions, fetch_app, print_result, run_study
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def reproduce(
 
     if name == ALL:
         return _make_all(recipes, make, output, as_json)
-    with show.progress_bar() as progress:
+    with progress_bar() as progress:
         written = make(recipes[0], progress)
     assert written is not None
     result, paths = written
@@ -167,7 +168,7 @@ def _list(results: dict[str, Recipe], as_json: bool) -> None:
 def _make_all(recipes: list[Recipe], make: Make, output: Path, as_json: bool) -> None:
     """Makes one result after the other; one line each on stderr, so that a log shows how far it is."""
     begun, outcomes = time.perf_counter(), dict[str, Any]()
-    with show.progress_bar() as progress:
+    with progress_bar() as progress:
         for index, recipe in enumerate(recipes):
             progress(f"all | {recipe.name}", index, len(recipes))
             start = time.perf_counter()

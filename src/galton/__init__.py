@@ -87,10 +87,13 @@ if TYPE_CHECKING:
     from galton.pair import Pair as Pair
     from galton.pair import dominating_pair as dominating_pair
     from galton.plan import Plan as Plan
+    from galton.plan import PlanNotTrusted as PlanNotTrusted
     from galton.plan import Verification as Verification
     from galton.plan import load_plan as load_plan
     from galton.plan import make_plan as make_plan
+    from galton.plan import new_key_pair as new_key_pair
     from galton.plan import save_plan as save_plan
+    from galton.plan import sign_plan as sign_plan
     from galton.plan import verify_plan as verify_plan
     from galton.strategies import Blt as Blt
     from galton.strategies import ColumnBanded as ColumnBanded

@@ -1,7 +1,8 @@
 """Files that are written whole or not at all, whatever happens meanwhile; and JSON.
 
-Everything galton writes goes through `replacing` or, for whole folders, `new_folder`: a temporary in the same folder,
-fsync, rename, fsync of the folder. Only the journal of the noise (`noise/journal.py`) appends instead.
+Everything galton writes goes through `replacing`, `write_new` or, for whole folders, `new_folder`: a temporary in the
+same folder, fsync, rename (or link), fsync of the folder. Only the journal of the noise (`noise/journal.py`) appends
+instead.
 """
 
 from __future__ import annotations
@@ -65,6 +66,38 @@ def write_bytes(path: Path, content: bytes, secret: bool = False) -> None:
     """Writes bytes as `replacing` does."""
     with replacing(path, secret) as temporary:
         temporary.write_bytes(content)
+
+
+def write_new(path: Path, content: bytes, secret: bool = False) -> None:
+    """Writes a file that must not be there yet, whole or not at all; of several writers at once, one succeeds.
+
+    Args:
+      path: the file; raises `InvalidFile` if anything of that name is there, a link included.
+      content: its content.
+      secret: whether only its owner may read it.
+    """
+    try:
+        make_folder(path.parent)
+    except OSError as error:
+        raise _write_error(path, error) from None
+    with scratch(path.parent, path) as folder:
+        temporary = folder / "new"
+        temporary.write_bytes(content)
+        if secret:
+            temporary.chmod(0o600)
+        _sync_tree(temporary)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            check_new(path)
+            raise
+        sync_folder(path.parent)
+
+
+def check_new(path: Path) -> None:
+    """Raises `InvalidFile` if anything of that name is there, a link included."""
+    if os.path.lexists(path):
+        raise InvalidFile(f"{path}: is there already, and is not overwritten")
 
 
 @contextmanager

@@ -129,7 +129,10 @@ class BallsInBins(Accountant):
         certificate = certify(pair, proved, options=options, ledger=ledger)
         verb = "prove" if certificate.accepted else "do NOT prove"
         words = f"{certificate.samples:,} fresh samples {verb} delta <= {proved.delta:g}"
-        return Verdict(certificate.accepted, words, certificate)
+        paid = certificate.stated_delta <= claim.delta
+        if certificate.accepted and not paid:
+            words += f", but after {certificate.attempts - 1} rejected attempts, more than delta covers"
+        return Verdict(certificate.accepted and paid, words, certificate)
 
     def evidence_from_json(self, value: dict[str, Any]) -> Evidence:
         return Certified.from_json(value)

@@ -15,17 +15,25 @@ from galton import files
 from galton.errors import InvalidFile
 
 
+def state_folder() -> Path:
+    """Returns the folder of what galton remembers of this user: attempts, and marks of plans.
+
+    Returns:
+      $GALTON_STATE, or else galton/ below $XDG_STATE_HOME or ~/.local/state.
+    """
+    folder = os.environ.get("GALTON_STATE")
+    if folder:
+        return Path(folder)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "galton"
+
+
 def default_ledger() -> Ledger:
     """Returns the ledger of this user.
 
     Returns:
-      The ledger attempts.json in $GALTON_STATE, or else in galton/ below $XDG_STATE_HOME or ~/.local/state.
+      The ledger attempts.json in `state_folder()`.
     """
-    folder = os.environ.get("GALTON_STATE")
-    if not folder:
-        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-        folder = str(Path(base) / "galton")
-    return Ledger(Path(folder) / "attempts.json")
+    return Ledger(state_folder() / "attempts.json")
 
 
 class Spent(NamedTuple):

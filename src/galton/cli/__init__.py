@@ -15,6 +15,6 @@ def main() -> NoReturn:
 
 
 def _main() -> int | None:
-    from galton.cli import accounting, audit, comparison, optimization, plan, report  # noqa: F401
+    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing  # noqa: F401
 
     return app(sys.argv[1:] or ["--help"], standalone_mode=False)

@@ -9,6 +9,7 @@ import typer
 from galton.cli import options, show
 from galton.cli.app import command
 from galton.cli.plan import Folder
+from galton.progress import progress_bar
 
 if TYPE_CHECKING:
     from galton.audit import Audit
@@ -38,7 +39,7 @@ def audit(
     from galton.plan import load_plan
 
     plan = load_plan(folder)
-    with show.progress_bar() as progress:
+    with progress_bar() as progress:
         result = audit(plan, seconds=seconds, trials=trials, seed=seed, progress=progress)
     if as_json:
         show.print_json(result.to_json() | {"path": str(folder)})

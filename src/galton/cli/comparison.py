@@ -12,6 +12,7 @@ from galton.cli.app import command
 from galton.cli.options import listed
 from galton.errors import InvalidArgument
 from galton.plots import FORMATS
+from galton.progress import progress_bar
 
 if TYPE_CHECKING:
     from galton.comparison import Comparison, Row
@@ -92,7 +93,7 @@ def compare(
     rounds = options.total_rounds(bins, epochs, None)
     matrix = None if workload == "prefix" else parse_workload(workload, rounds)
     levels = options.numbers("epsilons", epsilons)
-    with show.progress_bar() as progress:
+    with progress_bar() as progress:
         comparison = run(
             bins,
             epochs,

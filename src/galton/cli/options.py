@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from galton.cli import show
 from galton.errors import InvalidArgument, count
 from galton.guarantee import Adjacency
+from galton.progress import progress_bar
 from galton.strategies.grammar import ANALYSIS
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Execution:
         from galton.accounting import Options
 
         options = Options(seed=self.seed, workers=self.workers, **settings)
-        with show.progress_bar() as progress, self._pool() as pool:
+        with progress_bar() as progress, self._pool() as pool:
             yield replace(options, progress=progress, workers=pool)
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -103,20 +103,37 @@ def plan(
 def verify(
     *,
     folder: Folder,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="Public key (PEM) that must have signed the plan; see galton sign.", show_default="no signature needed"
+        ),
+    ] = None,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check that a plan is unchanged and prove its guarantee anew. Exit code 3 if it cannot be proved."""
-    from galton.plan import load_plan, verify_plan
+    """Check that a plan is unchanged and prove its guarantee anew.
+
+    Exit code 3 if it cannot be proved, or is not signed by the key. Runs by the same user then start from the plan
+    without verifying it again.
+    """
+    from galton.plan import PlanNotTrusted, check_signature, load_plan, verify_plan
 
     plan = load_plan(folder)
+    signature: str | None = None
+    if key is not None:
+        try:
+            signature = check_signature(plan, key)
+        except PlanNotTrusted as error:
+            return _refuse(plan, folder, str(error), as_json)
     with execution.options() as accounting_options:
         verification = verify_plan(plan, accounting_options)
     if as_json:
-        show.print_json(verification.to_json() | {"path": str(folder)})
+        show.print_json(verification.to_json() | {"path": str(folder), "signature": signature})
     else:
         rows = [
-            ("integrity", f"every byte is as written, {plan.digest[:15]}"),
+            ("integrity", f"every byte is as written, {plan.digest}"),
+            *([] if signature is None else [("signature", signature)]),
             ("guarantee", plan.statement),
             ("second look", verification.words),
             ("verdict", "ACCEPTED" if verification.accepted else "REJECTED"),
@@ -125,6 +142,17 @@ def verify(
         show.print_table(f"plan {folder}", rows)
     if not verification.accepted:
         raise typer.Exit(REJECTED)
+    return None
+
+
+def _refuse(plan: Plan, folder: Path, words: str, as_json: bool) -> NoReturn:
+    """Ends `verify` of a plan that is not signed as it should be; nothing is sampled."""
+    if as_json:
+        show.print_json({"accepted": False, "plan": plan.digest, "words": words, "path": str(folder)})
+    else:
+        rows = [("integrity", f"every byte is as written, {plan.digest}"), ("signature", words)]
+        show.print_table(f"plan {folder}", [*rows, ("verdict", "REJECTED")])
+    raise typer.Exit(REJECTED)
 
 
 def _summary(plan: Plan, folder: Path) -> dict[str, object]:

@@ -1,36 +1,12 @@
-"""What people see: progress on stderr, tables or one JSON object on stdout."""
+"""What people see on stdout: tables, or one JSON object. (Progress is in `galton.progress`.)"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import typer
-
-if TYPE_CHECKING:
-    from galton.sampling.schedule import Progress
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Shows what is being computed on stderr, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
-
-        def update(what: str, done: int, total: int) -> None:
-            key, _, note = what.partition(" | ")  # a note changes, what is being done does not
-            if key not in tasks:
-                tasks[key] = bar.add_task(key, total=total)
-            bar.update(tasks[key], completed=done, total=total, description=f"{key} {note}".rstrip())
-
-        yield update
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -3,15 +3,25 @@
 from galton.plan.folder import load_plan, save_plan
 from galton.plan.make import make_plan
 from galton.plan.plan import Alternative, Leak, Plan
+from galton.plan.signature import Signature, new_key_pair
+from galton.plan.trust import Basis, PlanNotTrusted, Trust, check_signature, establish_trust, sign_plan
 from galton.plan.verify import Verification, verify_plan
 
 __all__ = [
     "Alternative",
+    "Basis",
     "Leak",
     "Plan",
+    "PlanNotTrusted",
+    "Signature",
+    "Trust",
     "Verification",
+    "check_signature",
+    "establish_trust",
     "load_plan",
     "make_plan",
+    "new_key_pair",
     "save_plan",
+    "sign_plan",
     "verify_plan",
 ]

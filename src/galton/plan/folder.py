@@ -1,17 +1,20 @@
-"""A plan on disk: plan.json, strategy.json and SHA256SUMS, by which any changed byte is noticed."""
+"""A plan on disk: plan.json, strategy.json and SHA256SUMS, by which any changed byte is noticed; and plan.sig."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from galton import files
 from galton.errors import GaltonError, InvalidFile
 from galton.plan.plan import FORMAT, VERSION, Plan, plan_from_json
-from galton.strategies import load_strategy, save_strategy
+from galton.plan.signature import Signature, read_signature
+from galton.strategies import load_strategy
+from galton.strategies.codec import strategy_text
 
-PLAN, STRATEGY, SUMS = "plan.json", "strategy.json", "SHA256SUMS"
+PLAN, STRATEGY, SUMS, SIGNATURE = "plan.json", "strategy.json", "SHA256SUMS", "plan.sig"
 
 
 def check_free(folder: str | Path) -> Path:
@@ -42,10 +45,17 @@ def save_plan(plan: Plan, folder: str | Path) -> Path:
     target = check_free(folder)
     plan.check()
     with files.new_folder(target) as staging:
-        files.write_text(staging / PLAN, plan.text)
-        save_strategy(plan.strategy, staging / STRATEGY)
-        files.write_text(staging / SUMS, _checksums(staging))
+        for name, content in _contents(plan).items():
+            files.write_bytes(staging / name, content)
+        files.write_text(staging / SUMS, checksums(plan))
+        if plan.signature is not None:
+            save_signature(plan.signature, staging / SIGNATURE)
     return target
+
+
+def save_signature(signature: Signature, path: Path) -> None:
+    """Writes a signature to a new file; an existing one, perhaps of somebody else, is not overwritten."""
+    files.write_new(path, files.pretty(signature.to_json()).encode())
 
 
 def load_plan(folder: str | Path) -> Plan:
@@ -55,38 +65,43 @@ def load_plan(folder: str | Path) -> Plan:
       folder: the folder of the plan.
 
     Returns:
-      The plan. Its evidence was checked against its claim; `verify_plan` proves the claim again.
+      The plan. Its evidence was checked against its claim; `verify_plan` proves the claim again. Its signature, if the
+      folder has one, was not checked: `check_signature` does that.
     """
     source = Path(folder)
     try:
-        claimed = (source / SUMS).read_text()
-        actual = _checksums(source)
-        text = (source / PLAN).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise InvalidFile(f"{source}: is not a plan ({reason}); galton plan makes one") from None
-    if actual != claimed:
-        changed = [
-            name for name in (PLAN, STRATEGY) if _checksum_line(source, name) not in claimed.splitlines(keepends=True)
-        ]
+        claimed = (source / SUMS).read_bytes()
+        contents = {name: (source / name).read_bytes() for name in (PLAN, STRATEGY)}
+    except OSError as error:
+        raise InvalidFile(f"{source}: is not a plan ({error.strerror}); galton plan makes one") from None
+    lines = _checksum_lines(contents)
+    if "".join(lines.values()).encode() != claimed:
+        known = claimed.splitlines(keepends=True)
+        changed = [name for name, line in lines.items() if line.encode() not in known]
         raise InvalidFile(f"{source / (changed or [SUMS])[0]}: was changed after the plan was made; make it anew")
     body = files.read_json(source / PLAN)
     if body.get("format") != FORMAT or body.get("version") != VERSION:
         raise InvalidFile(f"{source / PLAN}: must be a {FORMAT} of version {VERSION}; this galton reads no other")
     strategy = load_strategy(source / STRATEGY)
     try:
-        plan = plan_from_json(body, strategy)
-        same = plan.text == text
+        plan = replace(plan_from_json(body, strategy), signature=read_signature(source / SIGNATURE))
+        different = [name for name, content in _contents(plan).items() if content != contents[name]]
     except (ArithmeticError, ValueError, GaltonError) as error:  # some numbers are too large for floating point
         raise InvalidFile(f"{source / PLAN}: does not hold together ({error})") from None
-    if not same:
-        raise InvalidFile(f"{source / PLAN}: does not hold together (not as galton writes it)")
+    if different:  # so what was parsed, or read a moment later, is what was hashed
+        raise InvalidFile(f"{source / different[0]}: does not hold together (not as galton writes it)")
     return plan
 
 
-def _checksum_line(folder: Path, name: str) -> str:
-    return f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
+def checksums(plan: Plan) -> str:
+    """Returns SHA256SUMS of a plan: it stands for every byte of the plan, and is what a signature signs."""
+    return "".join(_checksum_lines(_contents(plan)).values())
 
 
-def _checksums(folder: Path) -> str:
-    return "".join(_checksum_line(folder, name) for name in (PLAN, STRATEGY))
+def _contents(plan: Plan) -> dict[str, bytes]:
+    """What is hashed of a plan: its files by name."""
+    return {PLAN: plan.text.encode(), STRATEGY: strategy_text(plan.strategy).encode()}
+
+
+def _checksum_lines(contents: dict[str, bytes]) -> dict[str, str]:
+    return {name: f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items()}

@@ -14,6 +14,7 @@ from galton.batching.batches import DEFAULT_TRUNCATION
 from galton.errors import InvalidArgument, choice, count, positive
 from galton.guarantee import Adjacency, Guarantee, as_guarantee
 from galton.plan.choose import choose, references
+from galton.plan.marks import Mark, leave_mark
 from galton.plan.plan import Leak, Plan, leaked
 from galton.provenance import now, versions
 from galton.strategies import identity
@@ -71,7 +72,7 @@ def make_plan(
       options: seed, workers and progress of the accountant.
 
     Returns:
-      The plan; `save_plan` writes it to a folder.
+      The plan; `save_plan` writes it to a folder. A mark is left by which this user's runs trust it (docs/plans.md).
 
     Example:
       >>> plan = make_plan(epsilon=4, delta=1e-3, examples=64, batch_size=8, epochs=2, strategy="sqrt:4")
@@ -149,7 +150,9 @@ def make_plan(
         versions=versions(),
     )
     plan.check()
-    return replace(plan, leak=leaked(plan))
+    plan = replace(plan, leak=leaked(plan))
+    leave_mark(plan.digest, Mark.MADE)
+    return plan
 
 
 def _setting_digest(examples: int, bins: int, rounds: int, guarantee: Guarantee) -> str:

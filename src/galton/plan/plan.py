@@ -16,6 +16,7 @@ from galton.errors import InvalidArgument, count, positive
 from galton.fields import Fields
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Guarantee
+from galton.plan.signature import Signature
 from galton.strategies import Strategy
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Plan:
       alternatives: errors of other mechanisms.
       created: time at which the plan was made, in UTC.
       versions: of the packages that the analysis rests on.
+      signature: of the rest by somebody who vouches for it, if there is one; `check_signature` checks it.
 
     Formal guarantee: a run has the plan's guarantee if it takes its batches from `batches`, clips the gradient of every
     example to `clip_norm`, sums those of a batch, adds the noise of `noise` and releases nothing else that depends on
@@ -119,6 +121,7 @@ class Plan:
     alternatives: tuple[Alternative, ...]
     created: str
     versions: dict[str, str]
+    signature: Signature | None = None
 
     def __post_init__(self) -> None:
         for name in ("bins", "padded_batch_size"):
@@ -245,7 +248,7 @@ class Plan:
         return "sha256:" + hashlib.sha256(self.text.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the content of plan.json; the strategy is in a file of its own."""
+        """Returns the content of plan.json; the strategy and the signature are in files of their own."""
         return {
             "format": FORMAT,
             "version": VERSION,

@@ -50,6 +50,12 @@ def _rebuild_nested(parameter: Any) -> Any:
     return strategy_from_json(parameter) if isinstance(parameter, dict) else parameter
 
 
+def strategy_text(strategy: Strategy) -> str:
+    """Returns the content of a strategy's file, byte for byte."""
+    body = {"format": FORMAT, "version": VERSION, **strategy.to_json(), "hash": strategy.digest}
+    return files.canonical(body) + "\n"
+
+
 def save_strategy(strategy: Strategy, path: str | Path) -> None:
     """Writes a strategy to a JSON file with a content hash, which `load_strategy` reads.
 
@@ -66,8 +72,7 @@ def save_strategy(strategy: Strategy, path: str | Path) -> None:
       ...     load_strategy(f"{folder}/strategy.json").digest == strategy.digest
       True
     """
-    body = {"format": FORMAT, "version": VERSION, **strategy.to_json(), "hash": strategy.digest}
-    files.write_text(Path(path), files.canonical(body) + "\n")
+    files.write_text(Path(path), strategy_text(strategy))
 
 
 def load_strategy(path: str | Path) -> Strategy:

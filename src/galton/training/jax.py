@@ -26,7 +26,7 @@ from galton import files
 from galton.errors import InvalidArgument, InvalidFile, count, positive
 from galton.noise import NoiseState
 from galton.noise.layout import Tree
-from galton.plan import Plan, load_plan
+from galton.plan import Plan, establish_trust, load_plan
 from galton.training.run import ROUNDING, TrainingRun
 
 Loss = Callable[[Tree, Tree], jax.Array]
@@ -111,7 +111,12 @@ def _single(part: jax.Array) -> jax.Array:
 
 
 def private_updates(
-    plan: Plan | str | Path, key: jax.Array | None = None, form: str = "buffers"
+    plan: Plan | str | Path,
+    key: jax.Array | None = None,
+    form: str = "buffers",
+    *,
+    pinned: str | None = None,
+    trusted_key: str | Path | bytes | None = None,
 ) -> optax.GradientTransformation:
     """Returns an optax transformation that turns sums of clipped gradients into private means.
 
@@ -126,12 +131,15 @@ def private_updates(
       plan: a plan, or the folder of one.
       key: of the noise; by default from the operating system.
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+      pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
+      trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
 
     Returns:
       The transformation.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     plan.check()
+    establish_trust(plan, pinned=pinned, trusted_key=trusted_key)
     noise = plan.noise(form)
 
     def init(params: Tree) -> NoiseState:
@@ -181,6 +189,8 @@ def train(
     rounds: int | None = None,
     watch: Callable[[int, Tree], None] | None = None,
     seed: int | None = None,
+    pinned: str | None = None,
+    trusted_key: str | Path | bytes | None = None,
 ) -> Trained:
     """Trains for the rounds of the plan, or resumes a run that was interrupted.
 
@@ -206,6 +216,8 @@ def train(
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
       watch: called after every round as watch(rounds done, params).
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
+      pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
+      trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
 
     Returns:
       The model, the optimiser's state and the record of the run.
@@ -226,7 +238,16 @@ def train(
         return optax.apply_updates(params, updates), inner
 
     size = _examples(rows)
-    with TrainingRun(plan, folder, params, examples=size, clip_norm=plan.clip_norm, seed=seed) as run:
+    with TrainingRun(
+        plan,
+        folder,
+        params,
+        examples=size,
+        clip_norm=plan.clip_norm,
+        seed=seed,
+        pinned=pinned,
+        trusted_key=trusted_key,
+    ) as run:
         if run.model is not None:
             state = load_tree(run.model, state)
         while run.round < last:

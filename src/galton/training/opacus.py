@@ -308,6 +308,8 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
       strict: allow no replay of rounds after a crash; see `Journal`.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
+      pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
+      trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
 
     Attributes:
       plan: the plan.
@@ -329,13 +331,21 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         form: str = "buffers",
         strict: bool = False,
         seed: int | None = None,
+        pinned: str | None = None,
+        trusted_key: str | Path | bytes | None = None,
     ) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Secure RNG turned off")
             super().__init__(accountant=MECHANISM)
         self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
         self._folder = Path(folder)
-        self._options: dict[str, Any] = {"form": form, "strict": strict, "seed": seed}
+        self._options: dict[str, Any] = {
+            "form": form,
+            "strict": strict,
+            "seed": seed,
+            "pinned": pinned,
+            "trusted_key": trusted_key,
+        }
         self._model: nn.Module | None = None
         self._wrapped: Any = None
         self._delivery = Delivery()

@@ -25,7 +25,7 @@ from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed
 from galton.noise.checkpoint import read_state, write_state
 from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree
-from galton.plan import Plan, load_plan
+from galton.plan import Plan, Trust, establish_trust, load_plan
 from galton.provenance import now, versions
 
 FORMAT = "galton-run"
@@ -62,15 +62,20 @@ class TrainingRun:
       reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
         are redrawn.
       seed: of batches and noise, for tests and repeatable studies only: whoever can guess it can undo the protection.
+      pinned: the plan's hash (`Plan.digest`), if only that plan will do.
+      trusted_key: public key, or its file (PEM), that must have signed the plan, if only a signed one will do.
 
     Attributes:
       plan: the plan.
+      trust: why the run may start from it. A plan that is neither pinned, nor signed, nor made or verified before by
+        this user is verified when the run is opened, and refused (`PlanNotTrusted`) if that fails; see
+        `establish_trust`.
       folder: the folder.
 
     Formal guarantees:
       - Batches and noise are those of the plan. A run that releases only what it computed from noisy sums, with
-        gradients clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee. So has a
-        run that stops early.
+        gradients clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee, as sure as
+        the plan is for the reason in `trust`. So has a run that stops early.
       - Each round gets its noise once, in order, for its own batch; after a crash again, for the same batch only and,
         where the sum is passed to `noise`, for the same sum only (`noise/journal.py`).
 
@@ -95,6 +100,8 @@ class TrainingRun:
         shuffled: bool = False,
         reshuffled: bool = False,
         seed: int | None = None,
+        pinned: str | None = None,
+        trusted_key: str | Path | bytes | None = None,
     ) -> None:
         self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
         self.plan.check()
@@ -113,6 +120,9 @@ class TrainingRun:
         check_same("examples", examples, self.plan.examples)
         check_same("clip_norm", clip_norm, self.plan.clip_norm)
         self.folder = Path(folder)
+        self.trust: Trust = establish_trust(
+            self.plan, pinned=pinned, trusted_key=trusted_key, resumed=self._run_file.exists()
+        )
         try:
             files.make_folder(self.folder, mode=0o700)
         except OSError as error:
@@ -340,6 +350,7 @@ class TrainingRun:
             "format": RECORD_FORMAT,
             "version": VERSION,
             "plan": self.plan.digest,
+            "trust": self.trust.to_json(),
             "guarantee": self.plan.guarantee.to_json(),
             "rounds_planned": self.rounds,
             "rounds_done": self.round,

@@ -53,6 +53,8 @@ def open_run(
     form: str = "buffers",
     strict: bool = False,
     seed: int | None = None,
+    pinned: str | None = None,
+    trusted_key: str | Path | bytes | None = None,
 ) -> TrainingRun:
     """Opens a training run for the trainable parameters of a model.
 
@@ -65,13 +67,24 @@ def open_run(
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
       strict: allow no replay of rounds after a crash; see `Journal`.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
+      pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
+      trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
 
     Returns:
       The run.
     """
     shapes = {name: _placeholder(weight) for name, weight in trainable(model).items()}
     return TrainingRun(
-        plan, folder, shapes, examples=examples, clip_norm=clip_norm, form=form, strict=strict, seed=seed
+        plan,
+        folder,
+        shapes,
+        examples=examples,
+        clip_norm=clip_norm,
+        form=form,
+        strict=strict,
+        seed=seed,
+        pinned=pinned,
+        trusted_key=trusted_key,
     )
 
 
@@ -322,6 +335,8 @@ def train(
     rounds: int | None = None,
     watch: Callable[[int], None] | None = None,
     seed: int | None = None,
+    pinned: str | None = None,
+    trusted_key: str | Path | bytes | None = None,
 ) -> dict[str, Any]:
     """Trains a model for the rounds of the plan, or resumes a run that was interrupted.
 
@@ -345,6 +360,8 @@ def train(
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
       watch: called after every round as watch(rounds done).
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
+      pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
+      trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
 
     Returns:
       The record of the run, see `TrainingRun.record`.
@@ -353,7 +370,16 @@ def train(
     count("save_every", save_every)
     last = plan.rounds if rounds is None else count("rounds", rounds, at_most=plan.rounds)
     size = len(data)  # type: ignore[arg-type]
-    with open_run(plan, folder, model, examples=size, clip_norm=plan.clip_norm, seed=seed) as run:
+    with open_run(
+        plan,
+        folder,
+        model,
+        examples=size,
+        clip_norm=plan.clip_norm,
+        seed=seed,
+        pinned=pinned,
+        trusted_key=trusted_key,
+    ) as run:
         private = PrivateOptimizer(optimizer, model, run)
         loader = plan_loader(run, data, num_workers=workers)
 
