@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
@@ -15,14 +14,14 @@ import numpy as np
 import pytest
 
 import galton
-from galton.accountants import Calculated, Certified, Evidence, find_accountant
+from galton.accountants import Certified, find_accountant
 from galton.batching import BallsInBins, CyclicPoisson, Poisson, truncation
 from galton.errors import InvalidArgument, InvalidFile
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Adjacency, Guarantee
 from galton.plan import Plan, load_plan, make_plan, save_plan, verify_plan
 from galton.plan.folder import PLAN, STRATEGY, SUMS
-from galton.plan.plan import leaked
+from tests.forging import fitting, rewrite_sums, with_noise
 from tests.marks import SLOW
 from tests.test_cli import galton as command
 
@@ -34,15 +33,6 @@ CLAIMS = {adjacency: Guarantee(4.0, 1e-3, adjacency) for adjacency in Adjacency}
 def room_for(delta: float) -> float:
     """What a certificate has to prove so that delta may be stated."""
     return find_accountant("balls-in-bins").room(Guarantee(4.0, delta)).delta
-
-
-def fitting(evidence: Evidence, noise_multiplier: float) -> Evidence:
-    """The same evidence, as if it were for another noise multiplier."""
-    if isinstance(evidence, Certified):
-        certificate = replace(evidence.certificate, noise_multiplier=noise_multiplier)
-        return replace(evidence, verified=certificate)
-    assert isinstance(evidence, Calculated)
-    return replace(evidence, multiplier=noise_multiplier)
 
 
 def test_a_plan_claims_what_its_certificate_proves_and_no_more(small_plan: Plan) -> None:
@@ -140,8 +130,6 @@ def test_a_forged_plan_with_right_hashes_does_not_hold_together(
     small_plan: Plan, tmp_path: Path, where: tuple[str, ...], value: object
 ) -> None:
     """Someone who changes a number and writes all hashes anew still claims what the certificate does not prove."""
-    from galton.plan import folder as on_disk
-
     folder = save_plan(small_plan, tmp_path / "plan")
     body = json.loads((folder / PLAN).read_text())
     part = body
@@ -151,7 +139,7 @@ def test_a_forged_plan_with_right_hashes_does_not_hold_together(
     if where[-1] == "attempts":
         body["evidence"]["certificate"]["failure_probability"] = 1e-3
     (folder / PLAN).write_text(json.dumps(body, indent=2) + "\n")
-    (folder / SUMS).write_text(on_disk._checksums(folder))
+    rewrite_sums(folder)
     with pytest.raises(InvalidFile):
         load_plan(folder)
 
@@ -190,8 +178,7 @@ def forged(source: Path, target: Path, changes: dict[Place, Change]) -> Path:
             part = part[name]
         part[place[-1]] = change(part[place[-1]])
     (target / PLAN).write_text(json.dumps(body, indent=2) + "\n")
-    hashes = (f"{hashlib.sha256((target / name).read_bytes()).hexdigest()}  {name}\n" for name in (PLAN, STRATEGY))
-    (target / SUMS).write_text("".join(hashes))
+    rewrite_sums(target)
     return target
 
 
@@ -627,8 +614,7 @@ def test_the_command_line_makes_and_verifies_a_plan(tmp_path: Path) -> None:
 
 
 def test_the_command_line_rejects_a_plan_with_too_little_noise(small_plan: Plan, tmp_path: Path) -> None:
-    weak = replace(small_plan, noise_multiplier=0.5, evidence=fitting(small_plan.evidence, 0.5))
-    save_plan(replace(weak, leak=leaked(weak)), tmp_path / "plan")
+    save_plan(with_noise(small_plan, 0.5), tmp_path / "plan")
     rejected = command("verify", str(tmp_path / "plan"), "--json")
     assert rejected.code == 3
     assert not json.loads(rejected.out)["accepted"]

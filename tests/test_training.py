@@ -108,7 +108,7 @@ def test_a_folder_belongs_to_one_plan_and_one_process(small_plan: Plan, tmp_path
         opened(small_plan, tmp_path / "run")
     other = replace(small_plan, created="another time")
     with pytest.raises(PlanViolated, match="plan"):
-        opened(other, tmp_path / "run")
+        opened(other, tmp_path / "run", pinned=other.digest)
 
 
 def test_a_run_can_be_opened_from_the_folder_of_a_plan(small_plan: Plan, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_batches_for_shuffled_data_need_shuffled_data(small_plan: Plan, tmp_path
     streaming = replace(small_plan, scheme=StreamingBallsInBins(64, 8, 32))
     with pytest.raises(PlanViolated, match="shuffled"):
         opened(streaming, tmp_path / "run")
-    with opened(streaming, tmp_path / "run", shuffled=True) as run:
+    with opened(streaming, tmp_path / "run", shuffled=True, pinned=streaming.digest) as run:
         assert run.batch.examples.size
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import optax
 import pytest
 
-from galton.accountants import Certified
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import NoiseReused, key_from_seed
 from galton.noise.stream import MARGIN
-from galton.plan import Plan
+from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.training import PlanViolated, check_record
 from galton.training.jax import clipped_sum, private_updates, train
 from galton.training.run import ROUNDING
+from tests.forging import with_noise
 
 PARAMS = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32), "b": jnp.zeros(3)}
 
@@ -202,11 +202,21 @@ def test_training_learns(small_plan: Plan, tmp_path: Path) -> None:
     def accuracy(params: Any) -> float:
         return float(((x @ params["w"] + params["b"]).argmax(axis=1) == y).mean())
 
-    assert isinstance(small_plan.evidence, Certified)
-    certificate = replace(small_plan.evidence.certificate, noise_multiplier=1e-6)
-    quiet = replace(small_plan, noise_multiplier=1e-6, evidence=Certified("balls-in-bins", certificate))
-    learned = train(quiet, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(2.0)).params
+    quiet = with_noise(small_plan, 1e-6)  # which no verification would let pass
+    learned = train(quiet, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(2.0), pinned=quiet.digest).params
     assert accuracy(learned) > accuracy(PARAMS) + 0.25
+
+
+def test_a_forged_plan_does_not_train(small_plan: Plan, tmp_path: Path) -> None:
+    """A tenth of the noise, hashes and certificate made to fit; refused again while attempts are counted."""
+    forged = save_plan(with_noise(small_plan, 0.1 * small_plan.noise_multiplier), tmp_path / "plan")
+    with pytest.raises(PlanNotTrusted, match="could not be proved"):
+        train(forged, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1))
+    with pytest.raises(PlanNotTrusted, match="could not be proved"):
+        private_updates(forged)
+    with pytest.raises(PlanNotTrusted, match="not the pinned one"):
+        train(forged, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), pinned=small_plan.digest)
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_data_set_is_refused(small_plan: Plan, tmp_path: Path) -> None:

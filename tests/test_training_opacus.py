@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from galton.errors import GaltonError
 from galton.noise import NoiseReused, key_from_seed
-from galton.plan import Plan
+from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.training import PlanViolated, check_record
 from galton.training.opacus import PlanAccountant, PlanPrivacyEngine
 from galton.training.torch import PrivateOptimizer, open_run, plan_loader
+from tests.forging import with_noise
 
 SEED = 1076
 """A seed for which one of the eight bins is empty."""
@@ -180,6 +181,19 @@ def test_a_sum_is_not_divided(small_plan: Plan, tmp_path: Path, straight: Script
     )
     close(script.go_on(), straight)
     script.engine.close()
+
+
+def test_a_forged_plan_does_not_train(small_plan: Plan, tmp_path: Path) -> None:
+    """A tenth of the noise, hashes and certificate made to fit."""
+    forged = save_plan(with_noise(small_plan, 0.1 * small_plan.noise_multiplier), tmp_path / "plan")
+    model = network()
+    words: dict[str, Any] = {"module": model, "optimizer": momentum(model)}
+    words |= {"data_loader": DataLoader(examples(), batch_size=8), "max_grad_norm": 1.0}
+    with pytest.raises(PlanNotTrusted, match="could not be proved"):
+        PlanPrivacyEngine(forged, tmp_path / "run").make_private(**words)
+    with pytest.raises(PlanNotTrusted, match="not the pinned one"):
+        PlanPrivacyEngine(forged, tmp_path / "run", pinned=small_plan.digest).make_private(**words)
+    assert not (tmp_path / "run").exists()
 
 
 def test_batches_that_are_too_large_are_cut_as_planned(

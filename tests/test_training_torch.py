@@ -19,9 +19,10 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from galton.errors import GaltonError, InvalidArgument, InvalidFile
 from galton.noise import NoiseReused, key_from_seed
-from galton.plan import Plan
+from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.training import PlanViolated, TrainingRun, check_record
 from galton.training.torch import PaddedBatch, PrivateOptimizer, clipped_sum, open_run, plan_loader, train
+from tests.forging import with_noise
 
 SEED = 1076
 """A seed for which one of the eight bins is empty."""
@@ -158,6 +159,18 @@ def test_loader_gives_the_batches_of_the_plan(
                 run.noise()
         with pytest.raises(PlanViolated, match="all are done"):
             next(iter(loader))
+
+
+def test_a_forged_plan_does_not_train(small_plan: Plan, tmp_path: Path) -> None:
+    """A tenth of the noise, hashes and certificate made to fit."""
+    forged = save_plan(with_noise(small_plan, 0.1 * small_plan.noise_multiplier), tmp_path / "plan")
+    model = network()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(PlanNotTrusted, match="could not be proved"):
+        train(forged, tmp_path / "run", loss, model, examples(), inner)
+    with pytest.raises(PlanNotTrusted, match="not the pinned one"):
+        open_run(forged, tmp_path / "run", model, examples=64, clip_norm=1.0, pinned=small_plan.digest)
+    assert not (tmp_path / "run").exists()
 
 
 def test_batches_that_are_too_large_are_cut_as_planned(

@@ -125,7 +125,7 @@ def verify(
         try:
             signature = check_signature(plan, key)
         except PlanNotTrusted as error:
-            return _refuse(plan, folder, str(error), as_json)
+            _refuse(plan, folder, str(error), as_json)
     with execution.options() as accounting_options:
         verification = verify_plan(plan, accounting_options)
     if as_json:
@@ -142,7 +142,6 @@ def verify(
         show.print_table(f"plan {folder}", rows)
     if not verification.accepted:
         raise typer.Exit(REJECTED)
-    return None
 
 
 def _refuse(plan: Plan, folder: Path, words: str, as_json: bool) -> NoReturn:

@@ -8,12 +8,15 @@ change galton, can make marks; nobody else can.
 from __future__ import annotations
 
 import enum
+import fcntl
 import hashlib
 import hmac
 import os
 import secrets
 import stat
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -67,6 +70,37 @@ def leave_mark(plan: str, mark: Mark) -> None:
         _warn(f"{error}; runs in other processes will verify this plan again", 3)
 
 
+def withdraw_mark(plan: str) -> None:
+    """Forgets a plan, whose guarantee could not be proved again: the next run verifies it.
+
+    Args:
+      plan: content hash of the plan.
+    """
+    _in_this_process.pop(plan, None)
+    try:
+        _path(plan).unlink(missing_ok=True)
+    except OSError as error:
+        _warn(f"{_path(plan)}: cannot be removed ({error.strerror}), though the plan was rejected", 3)
+
+
+@contextmanager
+def one_at_a_time(plan: str) -> Iterator[None]:
+    """Keeps all but one of this user's processes waiting, so that the others find the mark that it leaves.
+
+    Attempts under way count as rejected until they are accepted: many at the same time would be more than delta covers.
+
+    Args:
+      plan: content hash of the plan.
+    """
+    path = _path(plan).with_suffix(".lock")
+    with ExitStack() as held:
+        with suppress(OSError):  # where nothing can be written, or locked, no mark can be waited for
+            files.make_folder(path.parent)
+            lock = held.enter_context(path.open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def find_mark(plan: str, any_version: bool = False) -> Mark | None:
     """Returns what this user's galton did with a plan; None if it never saw it, or cannot be sure that it did.
 
@@ -92,7 +126,7 @@ def find_mark(plan: str, any_version: bool = False) -> Mark | None:
     except InvalidFile as error:
         _warn(f"{error}; the mark is ignored", 4)
         return None
-    if (body["format"], body["version"], body["plan"]) != (FORMAT, VERSION, plan):
+    if (body.get("format"), body.get("version"), body.get("plan")) != (FORMAT, VERSION, plan):
         _warn(f"{path}: is the mark of something else; it is ignored", 4)
         return None
     if body["galton"] != version("galton") and not any_version:

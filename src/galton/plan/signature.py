@@ -6,7 +6,7 @@ of the plan's folder, so that a signature can also be checked without galton.
 
 from __future__ import annotations
 
-import stat
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,9 +145,7 @@ def _read_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    content = _read(path)
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise InvalidFile(f"{path}: others than its owner may use this private key; chmod 600, or make a new one")
+    content, mode = _read(path)
     try:
         key = load_pem_private_key(content, None)
     except TypeError:
@@ -156,6 +154,8 @@ def _read_private_key(path: Path) -> Ed25519PrivateKey:
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidFile(f"{path}: is not a private Ed25519 key (PEM); galton keygen makes one")
+    if mode & 0o077:
+        raise InvalidFile(f"{path}: others than its owner may use this private key; chmod 600, or make a new one")
     return key
 
 
@@ -164,7 +164,7 @@ def _read_public_key(key: str | Path | bytes) -> Ed25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    content, name = (key, "trusted_key") if isinstance(key, bytes) else (_read(Path(key)), str(key))
+    content, name = (key, "trusted_key") if isinstance(key, bytes) else (_read(Path(key))[0], str(key))
     try:
         public = load_pem_public_key(content)
     except Exception:  # whatever is wrong with the file
@@ -175,9 +175,11 @@ def _read_public_key(key: str | Path | bytes) -> Ed25519PublicKey:
     return public
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> tuple[bytes, int]:
+    """Returns the content of a file, and its mode."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(), os.fstat(file.fileno()).st_mode
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
 

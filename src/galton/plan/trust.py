@@ -11,7 +11,7 @@ from galton import files
 from galton.accounting import Options
 from galton.errors import GaltonError, InvalidArgument
 from galton.plan.folder import SIGNATURE, checksums, load_plan, save_signature
-from galton.plan.marks import Mark, find_mark
+from galton.plan.marks import Mark, find_mark, one_at_a_time
 from galton.plan.plan import Plan
 from galton.plan.signature import Signature, is_signed_by, sign
 from galton.plan.verify import verify_plan
@@ -59,6 +59,8 @@ def establish_trust(
 ) -> Trust:
     """Returns why a run may start from a plan; raises `PlanNotTrusted` if it may not.
 
+    In any case its parts have to fit together (`Plan.check`).
+
     What the caller asks for has to hold: a plan that is not the pinned one, or not signed by the trusted key, is
     refused. If nothing is asked for, a plan that this user's galton made or verified before is trusted by its mark
     (`plan/marks.py`), and any other is verified now, as `verify_plan` does, with progress on stderr.
@@ -76,13 +78,18 @@ def establish_trust(
     Returns:
       Why it is trusted.
     """
+    plan.check()  # also of what the hash does not name, as it follows from the rest
     trust: Trust | None = None
     if trusted_key is not None:
         trust = Trust(Basis.SIGNED, check_signature(plan, trusted_key))
     if pinned is not None:
         _check_pinned(plan, pinned)
         trust = Trust(Basis.PINNED, f"its hash is the one that the caller asked for, {pinned}")
-    return trust or _trust_by_mark(plan, resumed) or _verify_now(plan)
+    trust = trust or _trust_by_mark(plan, resumed)
+    if trust is None:
+        with one_at_a_time(plan.digest):
+            trust = _trust_by_mark(plan, resumed) or _verify_now(plan)
+    return trust
 
 
 def _check_pinned(plan: Plan, pinned: str) -> None:

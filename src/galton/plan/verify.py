@@ -8,7 +8,7 @@ from typing import Any
 
 from galton.accounting import Certificate, Options
 from galton.accounting.ledger import Ledger
-from galton.plan.marks import Mark, leave_mark
+from galton.plan.marks import Mark, leave_mark, withdraw_mark
 from galton.plan.plan import Plan
 
 
@@ -43,7 +43,8 @@ def verify_plan(plan: Plan, options: Options | None = None, ledger: Ledger | Non
     rejection takes nothing back, for the plan was released because its own verification accepted. But it is a sign
     that something is wrong: a true claim with the room that plans leave is rejected with a probability of about 1e-3.
     The attempt is written to the ledger like any other; more rejections than delta covers are a rejection too. If the
-    claim is accepted, a mark is left by which this user's runs trust the plan from then on.
+    claim is accepted, a mark is left by which this user's runs trust the plan from then on; if not, a mark is
+    withdrawn, and the next run verifies the plan again.
 
     Args:
       plan: the plan; `load_plan` has checked its integrity.
@@ -70,4 +71,6 @@ def verify_plan(plan: Plan, options: Options | None = None, ledger: Ledger | Non
     seconds = time.perf_counter() - start
     if verdict.accepted:
         leave_mark(plan.digest, Mark.VERIFIED)
+    else:
+        withdraw_mark(plan.digest)
     return Verification(verdict.accepted, plan.digest, verdict.words, verdict.certificate, seconds)

@@ -104,7 +104,6 @@ class TrainingRun:
         trusted_key: str | Path | bytes | None = None,
     ) -> None:
         self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
-        self.plan.check()
         if self.plan.scheme.reshuffled_data:
             if not reshuffled:
                 raise PlanViolated(
