@@ -32,6 +32,7 @@ COMMANDS: dict[str, list[str]] = {
         *("--strategy", "sqrt:8", "--output", "{new}"),
     ],
     "verify": ["verify", "{plan}"],
+    "sign": ["sign", "{plan}", "--key", "{small}"],
     "report": ["report", "{plan}"],
     "audit": ["audit", "{plan}"],
 }
@@ -151,6 +152,16 @@ CASES: list[Case] = [
         ("--plot", "c.txt", "--plot = 'c.txt': must end in .png"),
     ),
     *rows(
+        ("verify",),
+        ("--key", "{folder}/none", "{folder}/none: cannot be read"),
+        ("--key", "{small}", "{small}: is not a public Ed25519 key"),
+    ),
+    *rows(
+        ("sign",),
+        ("--key", "{folder}/none", "{folder}/none: cannot be read"),
+        ("--output", "{small}", "{small}: is there already"),
+    ),
+    *rows(
         ("plan",),
         ("--examples", "0", "--examples = 0: must be at least 1"),
         ("--batch-size", "0", "--batch-size = 0.0: must be greater than 0"),
@@ -196,7 +207,7 @@ POSITIONAL: list[tuple[list[str], str]] = [
     (["optimize", "sqrt:64"], "FAMILY = 'sqrt:64': needs no optimising: galton calibrate sqrt:64"),
     (["optimize", "nonsense"], "FAMILY = 'nonsense': must be blt:D[+scale], toeplitz[:W][+scale], banded:W or dense"),
     (["optimize", "blt:11"], "FAMILY = 'blt:11': the number of buffers must be a whole number from 1 to 10"),
-    *(([command, "{folder}"], "{folder}: is not a plan") for command in ("verify", "report", "audit")),
+    *(([command, "{folder}"], "{folder}: is not a plan") for command in ("verify", "sign", "report", "audit")),
 ]
 
 

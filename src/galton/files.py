@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -169,6 +169,18 @@ def scratch(parent: Path, purpose: Path | None = None) -> Iterator[Path]:
         _remove(folder)
         if lock is not None:
             os.close(lock)
+
+
+def wait_for_lock(path: Path) -> TextIO:
+    """Returns a lock file, created when needed, that no other process holds until this one closes it or ends."""
+    make_folder(path.parent)
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:

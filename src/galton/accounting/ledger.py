@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -117,14 +116,12 @@ class Ledger:
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Spent]]:
         try:
-            files.make_folder(self.path.parent)
-            lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
+            lock = files.wait_for_lock(self.path.with_suffix(".lock"))
         except OSError as error:
             raise InvalidFile(
                 f"{self.path}: attempts cannot be written down ({error.strerror}); set GALTON_STATE"
             ) from None
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             entries = self._read()
             yield entries
             files.write_text(self.path, json.dumps(entries, indent=1, sort_keys=True) + "\n")

@@ -8,7 +8,6 @@ change galton, can make marks; nobody else can.
 from __future__ import annotations
 
 import enum
-import fcntl
 import hashlib
 import hmac
 import os
@@ -92,12 +91,9 @@ def one_at_a_time(plan: str) -> Iterator[None]:
     Args:
       plan: content hash of the plan.
     """
-    path = _path(plan).with_suffix(".lock")
     with ExitStack() as held:
         with suppress(OSError):  # where nothing can be written, or locked, no mark can be waited for
-            files.make_folder(path.parent)
-            lock = held.enter_context(path.open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.enter_context(files.wait_for_lock(_path(plan).with_suffix(".lock")))
         yield
 
 

@@ -91,24 +91,23 @@ def sign(checksums: str, key: str | Path) -> Signature:
     return Signature(private.public_key().public_bytes_raw().hex(), private.sign(_DOMAIN + checksums.encode()).hex())
 
 
-def is_signed_by(signature: Signature, checksums: str, key: str | Path | bytes) -> bool:
+def is_signed_by(signature: Signature, checksums: str, key: Ed25519PublicKey) -> bool:
     """Whether a signature is one of this plan, by this key.
 
     Args:
       signature: the signature.
       checksums: SHA256SUMS of the plan.
-      key: the public key that is trusted: its file (PEM), or the content of that file.
+      key: the public key that is trusted; see `read_public_key`.
 
     Returns:
       Whether it is.
     """
-    public = _read_public_key(key)
     from cryptography.exceptions import InvalidSignature
 
-    if signature.public_key != public.public_bytes_raw().hex():
+    if signature.public_key != key.public_bytes_raw().hex():
         return False
     try:
-        public.verify(bytes.fromhex(signature.value), _DOMAIN + checksums.encode())
+        key.verify(bytes.fromhex(signature.value), _DOMAIN + checksums.encode())
     except InvalidSignature:
         return False
     return True
@@ -159,7 +158,15 @@ def _read_private_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def _read_public_key(key: str | Path | bytes) -> Ed25519PublicKey:
+def read_public_key(key: str | Path | bytes) -> Ed25519PublicKey:
+    """Reads a public key.
+
+    Args:
+      key: its file (PEM), or the content of that file.
+
+    Returns:
+      The key.
+    """
     _need_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

@@ -13,7 +13,7 @@ from galton.errors import GaltonError, InvalidArgument
 from galton.plan.folder import SIGNATURE, checksums, load_plan, save_signature
 from galton.plan.marks import Mark, find_mark, one_at_a_time
 from galton.plan.plan import Plan
-from galton.plan.signature import Signature, is_signed_by, sign
+from galton.plan.signature import Signature, is_signed_by, read_public_key, sign
 from galton.plan.verify import verify_plan
 from galton.progress import progress_bar
 
@@ -110,10 +110,10 @@ def check_signature(plan: Plan, trusted_key: str | Path | bytes) -> str:
     Returns:
       The key that signed it, in words.
     """
-    signature = plan.signature
+    key, signature = read_public_key(trusted_key), plan.signature
     if signature is None:
         raise PlanNotTrusted(f"plan {plan.digest}: is not signed; galton sign writes plan.sig to its folder")
-    if not is_signed_by(signature, checksums(plan), trusted_key):
+    if not is_signed_by(signature, checksums(plan), key):
         raise PlanNotTrusted(
             f"plan {plan.digest}: its signature, which names {signature.signer}, is not one of this plan by the "
             "trusted key"
