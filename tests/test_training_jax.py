@@ -130,7 +130,8 @@ def test_training_resumes_after_a_kill_with_the_same_result(
     plan: Plan = request.getfixturevalue(which)
 
     def run(folder: str, **words: Any) -> Any:
-        return train(plan, tmp_path / folder, loss, PARAMS, data(), optax.adam(0.1), seed=5, **words)
+        words |= {"seed": 5, "pinned": plan.digest}
+        return train(plan, tmp_path / folder, loss, PARAMS, data(), optax.adam(0.1), **words)
 
     whole = run("whole")
 

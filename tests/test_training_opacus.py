@@ -62,7 +62,7 @@ class Script:
 
     def __init__(self, plan: Plan, folder: Path, batch_size: int = 8, **options: Any) -> None:
         self.model = network()
-        self.engine = PlanPrivacyEngine(plan, folder, seed=SEED)
+        self.engine = PlanPrivacyEngine(plan, folder, seed=SEED, pinned=options.pop("pinned", None))
         self.inner = options.pop("optimizer", momentum)(self.model)
         loader = DataLoader(
             options.pop("data", examples()), batch_size=batch_size, num_workers=options.pop("workers", 0)
@@ -102,7 +102,7 @@ def close(first: Script, second: Script) -> None:
 
 
 def test_redrawn_batches_are_taken(redrawn_plan: Plan, tmp_path: Path) -> None:
-    script = Script(redrawn_plan, tmp_path)
+    script = Script(redrawn_plan, tmp_path, pinned=redrawn_plan.digest)
     planned, data = redrawn_plan.batches(SEED), examples()
     while script.engine.run.round < 32:
         for x, y in script.loader:

@@ -138,7 +138,7 @@ def test_loader_gives_the_batches_of_the_plan(
     request: pytest.FixtureRequest, which: str, tmp_path: Path, micro_batch_size: int | None, workers: int
 ) -> None:
     plan: Plan = request.getfixturevalue(which)
-    with opened(plan, tmp_path, network()) as run:
+    with opened(plan, tmp_path, network(), pinned=plan.digest) as run:
         planned, data = plan.batches(SEED), examples()
         loader = plan_loader(run, data, micro_batch_size, num_workers=workers)
         for epoch in range(plan.epochs):
