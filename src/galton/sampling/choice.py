@@ -8,11 +8,12 @@ from galton.errors import choice
 from galton.guarantee import Direction
 from galton.pair import Pair
 from galton.sampling.base import Sampler
+from galton.sampling.factor import upward_factor
 from galton.sampling.halfspace import HalfSpaceSampler
 from galton.sampling.maximum import MaximumSampler
 from galton.sampling.order_statistics import OrderStatisticsSampler
 from galton.sampling.plain import PlainSampler
-from galton.sampling.tilted import TiltedSampler
+from galton.sampling.tilted import TiltedSampler, resolvable
 
 _ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatisticsSampler)}
 """Samplers for orthogonal modes (C = I) only; used on request only."""
@@ -47,6 +48,8 @@ def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: 
     if direction is Direction.NOISE_FIRST:
         sharp: Sampler = HalfSpaceSampler(pair, epsilon)
         cost, words = 1.1, "half-space"
+    elif requested == "auto" and not resolvable(upward_factor(pair.gram).gram):
+        return Choice(PlainSampler(pair, direction), "plain: the energies of modes differ too much for tilted samples")
     else:
         sharp = TiltedSampler(pair, direction, epsilon)
         cost, words = 1.1 + _COST_PER_ORDER * sharp.order, f"tilted, order {sharp.order}"

@@ -26,6 +26,11 @@ class Factor:
     residual: float
 
 
+def factor_residual(gram: FloatArray) -> float:
+    """Returns a bound on the backward error of the factor of this matrix, entry by entry."""
+    return 4 * (gram.shape[0] + 2) * ROUNDOFF * float(gram.diagonal().max()) * 1.01
+
+
 def upward_factor(gram: FloatArray) -> Factor:
     """Factors a positive semi-definite matrix, singular or not, never lowering an entry.
 
@@ -35,8 +40,7 @@ def upward_factor(gram: FloatArray) -> Factor:
     the factorisation breaks down.
     """
     size = gram.shape[0]
-    largest = float(gram.diagonal().max())
-    residual = 4 * (size + 2) * ROUNDOFF * largest * 1.01
+    residual = factor_residual(gram)
     jitter = 4 * residual
     for _ in range(8):
         raised = gram + residual

@@ -16,9 +16,9 @@ from scipy.special import log_ndtr
 from galton.errors import FloatArray
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Direction
-from galton.pair import Pair
+from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
-from galton.sampling.factor import upward_factor
+from galton.sampling.factor import factor_residual, upward_factor
 from galton.sampling.kernels import log_mean_exp
 from galton.sampling.normals import standard_normals, uniforms
 from galton.sampling.slack import choose_dtype, loss_slack
@@ -29,6 +29,11 @@ FARTHEST = 30.0
 
 DEPTH_ERROR, DEPTH_LOST = 1e-7, 2.0**-40
 """The depth's uniform number has 64 bits: above 2^-40 its lattice moves the depth by less than 4e-8."""
+_SHALLOWEST, _SHALLOW_LOST = 6.0, 1e-9
+"""Rounding of a probability near 1 moves a depth of up to 6 by less than 6e-8; deeper, it has no bound here. A normal
+is above 6 with probability below 1e-9."""
+_MOST_RELATIVE = 0.25
+"""Above this relative error of the spread its bound does not hold, and the half-space is taken to be everything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,23 +79,46 @@ def half_space(gram: FloatArray, epsilon: float) -> HalfSpace:
 
 def _half_space_of(gram: FloatArray, weights: FloatArray, epsilon: float) -> HalfSpace:
     spread = math.sqrt(float(weights @ gram @ weights))
-    entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
-    offset = float(weights @ gram.diagonal()) / 2 + entropy - epsilon
-    margin = 1e-9 + 1e-12 * weights.size
+    offset = float(weights @ gram.diagonal()) / 2 + _entropy(weights) - epsilon
     bound = max(offset / spread, -1e300)  # an infinite bound would have no margin
-    return HalfSpace(weights, spread, bound + margin * (1 + abs(bound)))
+    relative, absolute = _spread_error(gram, spread), _offset_error(gram, epsilon)
+    if relative > _MOST_RELATIVE:
+        return HalfSpace(weights, spread, math.inf)
+    moved = absolute / spread
+    return HalfSpace(weights, spread, bound + 1e-9 * (1 + abs(bound)) + 2 * relative * (abs(bound) + moved) + 2 * moved)
+
+
+def _entropy(weights: FloatArray) -> float:
+    """KL(p || uniform)."""
+    return float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
+
+
+def _spread_error(gram: FloatArray, spread: float) -> float:
+    """Relative error of the spread: from the residual of the factor, and from rounding."""
+    return factor_residual(gram) / max(spread**2, 1e-300) + 2 * (gram.shape[0] + 4) * ROUNDOFF
+
+
+def _offset_error(gram: FloatArray, epsilon: float) -> float:
+    """Absolute error of the offset of a half-space: from the residual of the factor, and from rounding."""
+    bins = gram.shape[0]
+    size = float(gram.diagonal().max()) + math.log(bins) + 1 + epsilon
+    return factor_residual(gram) + 4 * (bins + 8) * ROUNDOFF * size
 
 
 def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
     """Returns a sampling-free upper bound on the noise-first delta: a Gaussian mechanism at a smaller epsilon.
 
-    With L >= p.A - KL: delta <= delta of N(0, v^2) at eps - (p.d - v^2)/2 - KL(p || uniform), for any p.
+    With L >= p.A - KL: delta <= delta of N(0, v^2) at eps - (p.d - v^2)/2 - KL(p || uniform), for any p. It falls in
+    that epsilon and grows in v, so that errors lower the one and raise the other.
     """
     space = half_space(gram, epsilon)
-    weights = space.weights
-    entropy = float(weights @ np.log(np.maximum(weights * weights.size, 1e-300)))
-    shifted = epsilon - (float(weights @ gram.diagonal()) - space.spread**2) / 2 - entropy
-    return min(1.0, gaussian_delta(shifted, space.spread) * (1 + 1e-7))
+    weights, relative = space.weights, _spread_error(gram, space.spread)
+    if relative > _MOST_RELATIVE:
+        return 1.0
+    least_square = space.spread**2 * (1 - 2 * relative)
+    shifted = epsilon - (float(weights @ gram.diagonal()) - least_square) / 2 - _entropy(weights)
+    shifted -= _offset_error(gram, epsilon)
+    return min(1.0, gaussian_delta(shifted, space.spread * (1 + relative)) * (1 + 1e-7))
 
 
 class HalfSpaceSampler(Sampler):
@@ -106,14 +134,15 @@ class HalfSpaceSampler(Sampler):
         factor = upward_factor(pair.gram)
         gram, bins = factor.gram, pair.modes
         self._space = half_space(gram, epsilon)
-        self._bound = max(self._space.bound, -FARTHEST)
+        self._bound = min(max(self._space.bound, -FARTHEST), FARTHEST)
+        shallow = _SHALLOW_LOST if self._bound > _SHALLOWEST else 0.0
         self.least_epsilon = epsilon
         largest = float(gram.diagonal().max())
         moved = abs(self._bound) + 10.0
 
         def slack(name: str) -> Slack:
             rounding = loss_slack(bins, largest, largest / 2, factor.residual, name, moved)
-            return Slack(rounding.epsilon + DEPTH_ERROR * math.sqrt(largest), rounding.lost + DEPTH_LOST)
+            return Slack(rounding.epsilon + DEPTH_ERROR * math.sqrt(largest), rounding.lost + DEPTH_LOST + shallow)
 
         order = max(1, round(-self._bound / self._space.spread))
         self.dtype = dtype or choose_dtype(slack, order)

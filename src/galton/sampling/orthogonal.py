@@ -15,7 +15,7 @@ from galton.errors import InvalidArgument
 from galton.guarantee import Direction
 from galton.pair import Pair
 from galton.sampling.base import Slack
-from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
+from galton.sampling.halfspace import DEPTH_ERROR
 from galton.sampling.slack import loss_slack
 
 _TOLERANCE = 1e-9
@@ -24,6 +24,10 @@ _TOLERANCE = 1e-9
 _COMMON = 10.0
 """A standard normal is beyond this with probability below 2e-23."""
 COMMON_LOST = 2e-23
+
+_INVERSION_LOST = 1e-8
+"""For each normal: that its uniform is below 2^-28, where a lattice of 2^-53 is too coarse, or so close to 1 that
+rounding moves a normal beyond 6."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,15 @@ class Orthogonal:
         return math.sqrt(self.energy)
 
     def slack(self, moved: float) -> Slack:
-        """Returns the slack of a sampler whose normals reach `moved`, drawn in float64 by inversion."""
+        """Returns the slack of a sampler whose normals reach `moved`, drawn in float64 by inversion.
+
+        Args:
+          moved: how far from 0 a normal may be drawn.
+        """
         rounding = loss_slack(self.modes, self.energy, 1.5 * self.energy, 0.0, "float64", moved)
-        return Slack(rounding.epsilon + DEPTH_ERROR * self.spread + self.common, rounding.lost + 2 * DEPTH_LOST)
+        return Slack(
+            rounding.epsilon + DEPTH_ERROR * self.spread + self.common, rounding.lost + self.modes * _INVERSION_LOST
+        )
 
 
 def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:

@@ -17,6 +17,10 @@ from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.slack import choose_dtype, loss_slack
 
 
+INDEX_LOST = 2.0**-62
+"""Bias, for each mode, of an index below their number that comes from 64-bit integers."""
+
+
 class PlainSampler(Sampler):
     """Draws from the first distribution of the pair; R = 1.
 
@@ -33,7 +37,7 @@ class PlainSampler(Sampler):
 
         def slack(name: str) -> Slack:
             rounding = loss_slack(pair.modes, largest, 1.5 * largest, factor.residual, name)
-            return Slack(sides * rounding.epsilon, rounding.lost)
+            return Slack(sides * rounding.epsilon, rounding.lost + pair.modes * INDEX_LOST)
 
         self.direction = direction
         self.dtype = dtype or choose_dtype(slack)

@@ -20,6 +20,8 @@ from galton.sampling.kernels import categorical, correlated, log_mean_exp
 from galton.sampling.slack import choose_dtype, loss_slack
 
 MAX_ORDER = 4096
+_WIDEST = 500.0
+_UNRESOLVED = f"needs modes whose energies differ by at most {_WIDEST:g}; take plain, or more noise"
 WORK = 4e8
 """Exponentials spent at most on the search for the order."""
 
@@ -95,7 +97,9 @@ def _tilt(gram: FloatArray, direction: Direction, order: int, log_tail: float) -
 
 def _log_shape(gram: FloatArray, order: int) -> float:
     """log t^t / (1+t)^(1+t), the largest exp(-t x) (1 - exp(-x)), and a margin for rounding in G and in the sums."""
-    margin = 1e-9 + (order + 1) ** 2 * 8 * (gram.shape[0] + 2) * ROUNDOFF * float(gram.max())
+    bins, more = gram.shape[0], order + 1
+    units = 8 * more * (bins + 64) + more**2 * (12 * (bins + 2) + 8 * more) * float(gram.max())
+    margin = 1e-9 + units * ROUNDOFF
     return order * math.log(order) - (1 + order) * math.log(1 + order) + margin
 
 
@@ -154,6 +158,18 @@ def _search_by_halving(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
     return best
 
 
+def resolvable(gram: FloatArray) -> bool:
+    """Whether the weights of tuples keep their precision: none is so small that it underflows (docs/math.md, 6.4)."""
+    diagonal = gram.diagonal()
+    return float(diagonal.max() - diagonal.min()) <= _WIDEST
+
+
+def _weight_error(bins: int, largest: float, order: int) -> float:
+    """Bounds a t-th of the error of the log weight, the errors of centres, and the relative ones of tuples' weights."""
+    units = (bins + 64) * (1 + (order + 1) * largest) + 16 * (order + 2) ** 2 * (largest + 8)
+    return 2 * units * ROUNDOFF
+
+
 class TiltedSampler(Sampler):
     """Draws 1 + t modes, attracted to each other by G, and a point around their sum; unbiased, with range R_t.
 
@@ -169,6 +185,8 @@ class TiltedSampler(Sampler):
     ) -> None:
         factor = upward_factor(pair.gram)
         gram, bins = factor.gram, pair.modes
+        if not resolvable(gram):
+            raise InvalidArgument("sampler", self.name, _UNRESOLVED)
         self.direction = direction
         self.tilt = best_tilt(gram, direction, epsilon) if order is None else tilt(gram, direction, order)
         self.order = self.tilt.order
@@ -178,8 +196,9 @@ class TiltedSampler(Sampler):
         def slack(name: str) -> Slack:
             reach, residual = 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual
             rounding = loss_slack(bins, largest, reach, residual, name)
-            choices = 4 * (self.order + 2) * bins * bins * ROUNDOFF
-            return Slack(sides * rounding.epsilon, rounding.lost + choices)
+            weights = _weight_error(bins, largest, self.order)
+            choices = 4 * (self.order + 2) * bins * bins * ROUNDOFF + weights
+            return Slack(sides * rounding.epsilon + weights, rounding.lost + choices)
 
         self.dtype = dtype or choose_dtype(slack, self.order)
         self.slack = slack(self.dtype)
