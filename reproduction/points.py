@@ -20,11 +20,11 @@ from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.quick import quick_multiplier
 from galton.cache import Cache, Json
 from galton.errors import InvalidArgument, count
+from galton.fields import EXACT_LIMIT
 from galton.guarantee import Guarantee
 from galton.optimization import optimize, unamplified_optimum
 from galton.optimization.spec import resolve_strategy
 from galton.pair import dominating_pair
-from galton.sampling.base import SEED_LIMIT
 from galton.sampling.schedule import Progress
 from galton.strategies import Strategy, Toeplitz, square_root
 from galton.strategies.codec import strategy_from_json
@@ -135,7 +135,7 @@ class Maker:
     tally: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        count("seed", self.seed, at_least=0, at_most=SEED_LIMIT - 1)
+        count("seed", self.seed, at_least=0, at_most=EXACT_LIMIT - 1)
 
     def point(self, question: Question) -> Point:
         """Returns the point, from memory, from the cache or computed."""

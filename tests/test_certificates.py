@@ -316,3 +316,26 @@ def test_small_failures_are_not_lost_beside_large_ones(tmp_path: Path) -> None:
     assert ledger.begin(["a"], 1e-17).failure >= 2e-17
     ledger.begin(["b", "setting"], 1e-30)
     assert ledger.begin(["c", "setting"], 1e-8).attempts == 2
+
+
+def test_a_seed_of_128_bits_survives_readers_that_round(certificates: dict[str, Certificate]) -> None:
+    """A seed from the operating system has 128 bits and is text; smaller ones are the numbers of earlier files."""
+    own, given = certificates["own seed"], certificates["accepted"]
+    body = json.loads(json.dumps(own.to_json()), parse_int=lambda digits: int(float(digits)))
+    assert own.seed >= 2**53
+    assert body["seed"] == str(own.seed)
+    assert Certificate.from_json(body).seed == own.seed
+    assert given.to_json()["seed"] == given.seed == 1
+
+
+@pytest.mark.parametrize("seed", ["-9007199254740993", "9007199254740991", "1e30", "²" * 20, "9" * 101, ""])
+def test_seeds_in_text_are_whole_numbers_that_need_it(body: dict[str, Any], seed: str) -> None:
+    with pytest.raises(InvalidArgument, match="as text if it is 2"):
+        Certificate.from_json(body | {"seed": seed})
+
+
+def test_a_recorded_seed_repeats_the_verdict(certificates: dict[str, Certificate], tmp_path: Path) -> None:
+    own = certificates["own seed"]
+    seed = int(own.to_json()["seed"])
+    again = certify(SMALL, own.guarantee, options=Options(seed=seed), ledger=Ledger(tmp_path / "attempts.json"))
+    assert again.by_direction == own.by_direction

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import math
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from scipy.special import ndtri
 from scipy.stats import kstest
 
 from galton.accounting.deterministic import direction_lower_bound, direction_upper_bound
+from galton.accounting.options import derived_seed
 from galton.errors import FloatArray, GaltonError, InvalidArgument
 from galton.guarantee import Direction
 from galton.pair import Pair, dominating_pair
@@ -31,7 +34,7 @@ from galton.sampling import (
     choose_sampler,
     draws,
 )
-from galton.sampling.base import Draw, Layout, chunk_key, wide_jax
+from galton.sampling.base import Draw, Layout, block_keys, chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.frozen import frozen_estimator
 from galton.sampling.normals import ERROR, TAIL, _from_words, standard_normals
@@ -506,3 +509,29 @@ def test_workers_that_round_otherwise_are_not_refused() -> None:
     sampler = TiltedSampler(dominating_pair(square_root(32, 4), 8, 1.2), Direction.MIXTURE_FIRST, 1.0)
     shifted = Elsewhere(lambda draw: Draw(draw.loss + sampler.slack.epsilon, draw.log_weight))
     assert len(list(draws(sampler, 4 * sampler.layout.size, 1, shifted))) == 4
+
+
+def test_all_bits_of_a_seed_reach_every_block() -> None:
+    """Two seeds that differ in any one bit share no key, and no two blocks do: JAX's keys have 64 bits, a seed 128."""
+    seed = 2**127 + 2**53 + 12345
+    seeds = [seed, *(seed ^ (1 << bit) for bit in (0, 1, 31, 32, 52, 54, 64, 100, 126))]
+    with wide_jax():
+        keys = [
+            tuple(key)
+            for other in seeds
+            for direction in (MIXTURE, NOISE)
+            for index in (0, 1, 2**33)
+            for key in np.asarray(jax.random.key_data(block_keys(other, direction, index, 4))).tolist()
+        ]
+    assert len(set(keys)) == len(keys) == 10 * 2 * 3 * 4
+    assert len({derived_seed(other, "certify") for other in seeds}) == 10
+    assert derived_seed(seed, "certify") >= 2**100
+
+
+def test_small_seeds_keep_their_samples() -> None:
+    """The keys of a chunk's blocks were those that JAX splits from the key of the chunk; derived seeds had 53 bits."""
+    with wide_jax():
+        split = jax.random.key_data(jax.random.split(chunk_key(2**53 - 1, MIXTURE, 3), 4))
+        assert (np.asarray(split) == np.asarray(jax.random.key_data(block_keys(2**53 - 1, MIXTURE, 3, 4)))).all()
+    digest = hashlib.sha256(b'[1,"certify"]').hexdigest()
+    assert derived_seed(1, "certify") == int(digest[-16:], 16) % 2**53

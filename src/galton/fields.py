@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 from galton.errors import InvalidArgument
 
+EXACT_LIMIT = 2**53
+"""Every reader of JSON keeps whole numbers below this exactly; others are written as text."""
+_MOST_DIGITS = 100
 Member = TypeVar("Member", bound=enum.Enum)
 
 
@@ -83,6 +86,16 @@ class Fields:
         if value < least:
             raise InvalidArgument(f"{self._name}.{key}", value, f"must be at least {least}")
         return value
+
+    def whole(self, key: str) -> int:
+        """Returns a whole number from 0, which is text from 2^53 on."""
+        value = self._get(key, (int, str), "a whole number, as text if it is 2^53 or more")
+        if not isinstance(value, str):
+            return self.count(key)
+        digits = value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
+        if not digits or int(value) < EXACT_LIMIT:
+            raise InvalidArgument(f"{self._name}.{key}", value, "must be a whole number, as text if it is 2^53 or more")
+        return int(value)
 
     def real(self, key: str, least: float = -math.inf, most: float = math.inf) -> float:
         """Returns a finite number between `least` and `most`."""

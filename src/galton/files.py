@@ -25,6 +25,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from galton.errors import FloatArray, InvalidFile
+from galton.fields import EXACT_LIMIT
 
 Json = dict[str, Any]
 
@@ -44,9 +45,14 @@ def pretty(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Returns a copy of nested dictionaries and sequences with every enum member replaced by its value."""
+    """Returns a copy of nested dictionaries and sequences that JSON keeps as it is.
+
+    Enum members are replaced by their values, and whole numbers from 2^53, which many readers of JSON round, by text.
+    """
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, int) and value >= EXACT_LIMIT:
+        return str(value)
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     return [plain(part) for part in value] if isinstance(value, list | tuple) else value

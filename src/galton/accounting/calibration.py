@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from galton import files
 from galton.accounting.deterministic import multiplier_upper_bound
 from galton.accounting.estimate import DeltaEstimate, delta_with_failure
 from galton.accounting.options import Options, derived_seed
@@ -54,8 +55,9 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "guarantee"}
-        return self.guarantee.to_json() | own | {"check": self.check.to_json()}
+        apart = ("guarantee", "check")
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
+        return self.guarantee.to_json() | files.plain(own) | {"check": self.check.to_json()}
 
 
 def calibrate(

@@ -115,7 +115,7 @@ class Certificate:
       noise_multiplier: sensitivity-1 noise multiplier.
       bound: how samples were turned into a limit: betting, or the name of a fixed-sample bound.
       samples: samples taken over all directions.
-      seed: the seed of the samples.
+      seed: the seed of the samples; text in JSON, whose numbers do not keep 128 bits.
       seed_chosen_by_user: whether the user chose the seed; the claim then assumes that it was not chosen for its
         outcome.
       by_direction: the verdict in every direction that was tested; the first rejection ends the test.
@@ -159,10 +159,13 @@ class Certificate:
             if field.name == "guarantee":
                 body |= {"epsilon": claim["epsilon"], "delta": claim["delta"]}
                 continue
-            body[field.name] = getattr(self, field.name)
+            if field.name != "by_direction":
+                body[field.name] = files.plain(getattr(self, field.name))
+            else:
+                body[field.name] = [verdict.to_json() for verdict in self.by_direction]
             if field.name == "delta_upper":
                 body["adjacency"] = claim["adjacency"]
-        return body | {"by_direction": [verdict.to_json() for verdict in self.by_direction]}
+        return body
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Certificate:
@@ -195,7 +198,7 @@ class Certificate:
             noise_multiplier=positive("noise_multiplier", body.real("noise_multiplier", 0.0)),
             bound=body.text("bound"),
             samples=body.count("samples"),
-            seed=body.count("seed"),
+            seed=body.whole("seed"),
             seed_chosen_by_user=body.truth("seed_chosen_by_user"),
             by_direction=tuple(DirectionVerdict.from_json(part) for part in body.sequence("by_direction")),
             statement=body.text("statement"),

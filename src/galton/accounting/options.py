@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from galton import files
 from galton.bounds import BOUNDS
 from galton.errors import choice, count, positive, probability
-from galton.sampling.base import SEED_LIMIT, check_seed
+from galton.sampling.base import NARROW_SEED, SEED_LIMIT, check_seed
 from galton.sampling.choice import SAMPLERS
 from galton.sampling.schedule import Pool, Progress, Threads
 
@@ -28,7 +28,7 @@ class Options:
         4 million, fewer for samplers whose samples cost more.
       rel_width: width of the interval, relative to the estimate, at which a sequence stops.
       confidence: probability that all reported limits hold at once.
-      seed: seed of all random numbers. None: from the operating system.
+      seed: seed of all random numbers, below 2^128. None: 128 bits from the operating system.
       workers: number of threads, or a pool of workers elsewhere (`galton.cluster.connect`).
       progress: called as progress(what, done, total).
 
@@ -88,5 +88,8 @@ class Options:
 
 
 def derived_seed(seed: int, purpose: str) -> int:
-    """Returns a seed for one purpose, so that nothing is checked on the samples that it was fitted on."""
-    return int(files.digest([seed, purpose])[-16:], 16) % SEED_LIMIT
+    """Returns a seed for one purpose, so that nothing is checked on the samples that it was fitted on.
+
+    It is as wide as the seed that it comes from: 128 bits, or 53 for a seed below 2^53.
+    """
+    return int(files.digest([seed, purpose])[-32:], 16) % (NARROW_SEED if seed < NARROW_SEED else SEED_LIMIT)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from galton import files
 from galton.accounting import Calibration, Options, calibrate
 from galton.accounting.calibration import DEFAULT_TAU
 from galton.accounting.quick import quick_multiplier
@@ -87,9 +88,9 @@ class Optimized:
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary, without the coefficients (a strategy file holds them)."""
         nested = ("strategy", "calibration", "guarantee")
-        plain = {name: value for name, value in self.__dict__.items() if name not in nested}
+        own = {name: value for name, value in self.__dict__.items() if name not in nested}
         return (
-            plain
+            files.plain(own)
             | self.guarantee.to_json()
             | {"strategy_hash": self.strategy.digest, "calibration": self.calibration.to_json()}
         )

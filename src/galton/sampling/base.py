@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,10 @@ import numpy as np
 from galton.errors import FloatArray, InvalidArgument, count
 from galton.guarantee import Direction
 
-SEED_LIMIT = 2**53
-"""Seeds are below this, so that every JSON reader keeps them exactly."""
+SEED_LIMIT = 2**128
+"""Seeds are below this: no failure probability that is claimed comes near 2^-128."""
+NARROW_SEED = 2**53
+"""Seeds below this come from users or from files of galton 0.1; they keep the samples that they had there."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class Sampler(ABC):
 
 
 def check_seed(seed: int) -> int:
-    """Refuses a seed that JSON would not keep exactly."""
+    """Refuses a seed that is negative or has more than 128 bits."""
     return count("seed", seed, at_least=0, at_most=SEED_LIMIT - 1)
 
 
@@ -142,8 +145,23 @@ def wide_jax() -> Iterator[None]:
         yield
 
 
+def block_keys(seed: int, direction: Direction, index: int, blocks: int) -> jax.Array:
+    """Returns the random keys of the blocks of one chunk; call inside `wide_jax()`.
+
+    A key of JAX's Threefry has 64 bits. Each block has its own, made from all 128 bits of the seed by SHAKE-256, so
+    that what a run draws is not a function of 64 bits.
+    """
+    if seed < NARROW_SEED:
+        return jax.random.split(chunk_key(seed, direction, index), blocks)
+    name = f"galton samples {seed} {direction.stream} {index}".encode()
+    words = np.frombuffer(hashlib.shake_256(name).digest(8 * blocks), "<u4").astype(np.uint32).reshape(blocks, 2)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+
+
 def chunk_key(seed: int, direction: Direction, index: int) -> jax.Array:
-    """Returns the random key of one chunk; call inside `wide_jax()`."""
+    """Returns the random key of a chunk that has a single block; call inside `wide_jax()`."""
+    if seed >= NARROW_SEED:
+        return block_keys(seed, direction, index, 1)[0]
     words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
     key = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     return jax.random.fold_in(jax.random.fold_in(key, direction.stream), index)

@@ -17,7 +17,7 @@ from galton.errors import FloatArray
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
-from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
 from galton.sampling.factor import factor_residual, upward_factor
 from galton.sampling.kernels import log_mean_exp
 from galton.sampling.normals import standard_normals, uniforms
@@ -165,15 +165,15 @@ class HalfSpaceSampler(Sampler):
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
-            key = chunk_key(seed, self.direction, index)
-            loss = _losses(key, self._root, self._half, self._along, math.exp(self._log_range), self.layout)
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
+            loss = _losses(keys, self._root, self._half, self._along, math.exp(self._log_range), self.layout)
             losses = np.asarray(loss, np.float64)
         return Draw(losses, np.broadcast_to(self._log_range, losses.shape))
 
 
 @partial(jax.jit, static_argnames=("layout",))
 def _losses(
-    key: jax.Array, root: jax.Array, half: jax.Array, along: jax.Array, mass: float, layout: Layout
+    keys: jax.Array, root: jax.Array, half: jax.Array, along: jax.Array, mass: float, layout: Layout
 ) -> jax.Array:
     def block(key: jax.Array) -> jax.Array:
         for_depth, noise = jax.random.split(key)
@@ -183,4 +183,4 @@ def _losses(
         normals = normals + (depth - current)[:, None] * along
         return -log_mean_exp(jnp.matmul(normals, root, precision=jax.lax.Precision.HIGHEST) - half)
 
-    return jax.lax.map(block, jax.random.split(key, layout.blocks)).ravel()
+    return jax.lax.map(block, keys).ravel()

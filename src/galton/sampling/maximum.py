@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, ndtr
 
 from galton.guarantee import Direction
 from galton.pair import Pair
-from galton.sampling.base import Draw, Layout, Sampler, chunk_key, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Sampler, block_keys, layout, wide_jax
 from galton.sampling.kernels import log_mean_exp
 from galton.sampling.normals import uniforms
 from galton.sampling.orthogonal import COMMON_LOST, Orthogonal, orthogonal
@@ -84,8 +84,8 @@ class MaximumSampler(Sampler):
     def draw(self, seed: int, index: int) -> Draw:
         event = self.event
         with wide_jax():
-            key = chunk_key(seed, self.direction, index)
-            arguments = (key, self.modes.spread, self.modes.energy / 2)
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
+            arguments = (keys, self.modes.spread, self.modes.energy / 2)
             if self.direction is Direction.MIXTURE_FIRST:
                 tails = float(ndtr(-event.own)), float(ndtr(-event.other))
                 loss = _given_exceeded(*arguments, *tails, math.exp(event.log_mass), self.modes.modes, self.layout)
@@ -97,7 +97,7 @@ class MaximumSampler(Sampler):
 
 @partial(jax.jit, static_argnames=("modes", "layout"))
 def _given_exceeded(
-    key: jax.Array, spread: float, half: float, own: float, other: float, mass: float, modes: int, layout: Layout
+    keys: jax.Array, spread: float, half: float, own: float, other: float, mass: float, modes: int, layout: Layout
 ) -> jax.Array:
     """Losses under bin 0 given that some normal exceeds its level; `own` and `other` are the levels' tail masses.
 
@@ -120,15 +120,15 @@ def _given_exceeded(
         normals = -jax.scipy.special.ndtri(jnp.clip(tails, 1e-300, 1 - 2.0**-53))
         return log_mean_exp(spread * normals + jnp.where(index == 0, half, -half))
 
-    return jax.lax.map(block, jax.random.split(key, layout.blocks)).ravel()
+    return jax.lax.map(block, keys).ravel()
 
 
 @partial(jax.jit, static_argnames=("modes", "layout"))
-def _given_bounded(key: jax.Array, spread: float, half: float, mass: float, modes: int, layout: Layout) -> jax.Array:
+def _given_bounded(keys: jax.Array, spread: float, half: float, mass: float, modes: int, layout: Layout) -> jax.Array:
     """Losses under noise alone given that every normal is below the level with this mass."""
 
     def block(key: jax.Array) -> jax.Array:
         below = jnp.clip(mass * uniforms(key, (layout.block, modes)), 1e-300, 1 - 2.0**-53)
         return -log_mean_exp(spread * jax.scipy.special.ndtri(below) - half)
 
-    return jax.lax.map(block, jax.random.split(key, layout.blocks)).ravel()
+    return jax.lax.map(block, keys).ravel()

@@ -11,11 +11,10 @@ import numpy as np
 
 from galton.guarantee import Direction
 from galton.pair import Pair
-from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.slack import choose_dtype, loss_slack
-
 
 INDEX_LOST = 2.0**-62
 """Bias, for each mode, of an index below their number that comes from 64-bit integers."""
@@ -53,14 +52,16 @@ class PlainSampler(Sampler):
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
-            key = chunk_key(seed, self.direction, index)
-            loss = np.asarray(_losses(key, self._root, self._gram, self._half, self.direction, self.layout), np.float64)
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
+            loss = np.asarray(
+                _losses(keys, self._root, self._gram, self._half, self.direction, self.layout), np.float64
+            )
         return Draw(loss, np.broadcast_to(0.0, loss.shape))
 
 
 @partial(jax.jit, static_argnames=("direction", "layout"))
 def _losses(
-    key: jax.Array, root: jax.Array, gram: jax.Array, half: jax.Array, direction: Direction, layout: Layout
+    keys: jax.Array, root: jax.Array, gram: jax.Array, half: jax.Array, direction: Direction, layout: Layout
 ) -> jax.Array:
     def block(key: jax.Array) -> jax.Array:
         which, noise = jax.random.split(key)
@@ -73,4 +74,4 @@ def _losses(
             loss = loss - log_mean_exp(-point - half)
         return loss
 
-    return jax.lax.map(block, jax.random.split(key, layout.blocks)).ravel()
+    return jax.lax.map(block, keys).ravel()

@@ -14,7 +14,7 @@ import numpy as np
 from galton.errors import FloatArray, InvalidArgument, count
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
-from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.kernels import categorical, correlated, log_mean_exp
 from galton.sampling.slack import choose_dtype, loss_slack
@@ -215,9 +215,9 @@ class TiltedSampler(Sampler):
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
-            key = chunk_key(seed, self.direction, index)
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
             loss, statistic, log_weight = _losses(
-                key,
+                keys,
                 self._table,
                 self._field,
                 self._gram,
@@ -235,7 +235,7 @@ class TiltedSampler(Sampler):
 
 @partial(jax.jit, static_argnames=("head_size", "direction", "layout"))
 def _losses(
-    key: jax.Array,
+    keys: jax.Array,
     table: jax.Array,
     field: jax.Array,
     gram: jax.Array,
@@ -258,7 +258,7 @@ def _losses(
         mirrored = log_mean_exp(-point - half)
         return mixture - mirrored, mixture + point.astype(jnp.float64).mean(axis=-1), log_weight
 
-    loss, statistic, log_weight = jax.lax.map(block, jax.random.split(key, layout.blocks))
+    loss, statistic, log_weight = jax.lax.map(block, keys)
     return loss.ravel(), statistic.ravel(), log_weight.ravel()
 
 
