@@ -148,7 +148,7 @@ class Maker:
 
     def cached(self, inputs: Json, make: Callable[[], Json], module: str) -> Json:
         """Returns what the cache holds of this module for these inputs and this seed, or makes and keeps it."""
-        versions = {package: version_of(package) for package in ("dp-accounting", "jax", "numpy", "scipy")}
+        versions = {package: version_of(package) for package in ("jax", "numpy", "scipy")}
         inputs = inputs | {"seed": self.seed, "versions": versions}
         known = self.cache.get(inputs, module)
         self.tally["computed" if known is None else "cached"] += 1

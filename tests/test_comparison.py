@@ -213,13 +213,13 @@ def test_errors_are_of_the_workload_asked_for_and_cached_apart(own_cache: Path) 
 
 def test_missing_packages_leave_rows_out_unless_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object) -> Figure:
-        raise peers.MissingPackage("needs the package dp-accounting")
+        raise peers.MissingPackage("needs the package PLD_accounting")
 
     monkeypatch.setattr(poisson, "column_multiplier", absent)
     monkeypatch.setattr("galton.comparison.table.DEFAULT", ("dpsgd-unamplified", "dpsgd-poisson"))
     table = compare(4, 2, (1.0,), 1e-5)
     assert table.mechanisms == ("dpsgd-unamplified",)
-    assert "dp-accounting" in table.skipped["dpsgd-poisson"]
+    assert "PLD_accounting" in table.skipped["dpsgd-poisson"]
     with pytest.raises(peers.MissingPackage):
         compare(4, 2, (1.0,), 1e-5, ("dpsgd-poisson",))
 

@@ -34,7 +34,7 @@ def exact_step(epsilon: float, s: float, q: float, direction: Direction) -> floa
 
 
 def bound(s: float, q: float, steps: int, epsilon: float, direction: Direction) -> float:
-    return Composition(subsampled_step(s, q, direction, loss_interval(q, s)), steps).delta(epsilon)
+    return Composition([(subsampled_step(s, q, direction, loss_interval(q, s)), steps)]).delta(epsilon)
 
 
 # The first four rows are those at which an FFT without its error was too low, once by so much that delta was negative.
@@ -108,7 +108,7 @@ def test_a_finer_grid_is_lower_and_not_by_much(
 ) -> None:
     interval = loss_interval(q, s)
     levels = [
-        Composition(subsampled_step(s, q, direction, interval / finer), steps).delta(epsilon) for finer in (1, 2, 4)
+        Composition([(subsampled_step(s, q, direction, interval / finer), steps)]).delta(epsilon) for finer in (1, 2, 4)
     ]
     assert levels == sorted(levels, reverse=True)
     assert levels[0] < 1.25 * levels[-1]
@@ -127,8 +127,8 @@ def test_small_sums_by_enumeration() -> None:
         }
     for epsilon in (0.0, 0.1, 0.5, 0.9, 1.2):
         finite = sum(mass * -math.expm1(min(epsilon - total, 0.0)) for total, mass in sums.items())
-        assert Composition(grid, 4).delta(epsilon) == pytest.approx(finite + 1 - 0.95**4, rel=1e-8)
-        assert Composition(grid, 4).delta(epsilon) >= finite + 1 - 0.95**4
+        assert Composition([(grid, 4)]).delta(epsilon) == pytest.approx(finite + 1 - 0.95**4, rel=1e-8)
+        assert Composition([(grid, 4)]).delta(epsilon) >= finite + 1 - 0.95**4
 
 
 def test_tiny_deltas_are_positive_and_fall_with_epsilon() -> None:

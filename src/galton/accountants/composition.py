@@ -1,4 +1,4 @@
-"""Composition of subsampled Gaussian steps: an upper bound on delta, rounding included (docs/mechanisms.md).
+"""Composition of Gaussian steps with random shifts: an upper bound on delta, rounding included (docs/mechanisms.md).
 
 The privacy loss of one step is put on a grid so that it dominates; the sum of all steps is found by FFT under an
 exponential tilt that puts epsilon in the middle of the distribution, so that the FFT's rounding error is relative to
@@ -8,6 +8,7 @@ delta and not to 1; and that error is bounded and added.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,13 +22,13 @@ UNIT = 2.0**-53
 FAR = 12.5
 """A standard normal is beyond this with probability below 4e-36: what is there counts as a loss of infinity."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_MASS_ERROR = 4e-12
+MASS_ERROR = 4e-12
 """Relative error of the mass of a cell: quadrature of the density, or differences of `ndtr` over wide cells."""
-_LOST = 1e-290
+LOST = 1e-290
 """Mass that may have underflowed."""
 _TAIL = 60.0
 """What leaves the window of the FFT has a probability below e^-60 times delta's scale; it is added."""
-_MOST_CELLS = 1 << 24
+MOST_CELLS = 1 << 24
 _NEWTON_STEPS = 60
 _LARGEST_TILT = 1e9
 
@@ -75,7 +76,7 @@ def subsampled_step(
     highest = _loss((FAR + 1 / s) if mixture_first else FAR, s, q)
     lowest = max(_loss(-FAR, s, q), -1e300)
     start, stop = math.floor(lowest / interval), math.ceil(highest / interval)
-    if stop - start > _MOST_CELLS:
+    if stop - start > MOST_CELLS:
         raise GridTooLarge(f"composition: noise multiplier {s:g} needs a grid of {stop - start} losses, too many")
     losses = np.arange(start, stop + 1, dtype=np.float64) * interval
     edges = _observation(losses, s, q)
@@ -96,14 +97,14 @@ def subsampled_step(
         loss = lower if mixture_first else -lower
         scale = 4 + abs(math.log(q)) + (1 + 1 / s) ** 2 + 2 * FAR / s
         edge_error = scale + np.abs(loss) + np.exp(-np.minimum(loss, 0.0))
-        moved = (16 * UNIT * edge_error + 4 * _MASS_ERROR) / -math.expm1(-interval)
+        moved = (16 * UNIT * edge_error + 4 * MASS_ERROR) / -math.expm1(-interval)
     share = np.where(np.isfinite(share), np.clip(share + moved, 0.0, 1.0), 1.0)
     masses = np.zeros(losses.size)
     masses[1:] += numerator * share
     masses[:-1] += numerator * (1 - share)
     masses[0] += below
     first = start if mixture_first else -stop
-    return LossGrid(interval, first, masses * (1 + 2 * _MASS_ERROR), above * (1 + 1e-9) + _LOST)
+    return LossGrid(interval, first, masses * (1 + 2 * MASS_ERROR), above * (1 + 1e-9) + LOST)
 
 
 def _loss(observation: float, s: float, q: float) -> float:
@@ -141,39 +142,63 @@ def _masses(edges: FloatArray, mean: float) -> FloatArray:
     return np.maximum(result, 0.0)
 
 
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Steps that are all alike, with the logarithms of their masses above 0 and the losses of these."""
+
+    step: LossGrid
+    steps: int
+    log_masses: FloatArray
+    losses: FloatArray
+
+    def moments(self, tilt: float) -> tuple[float, float, float]:
+        """log E e^(tilt loss) of one step, and mean and variance of its loss under the tilt."""
+        exponents = self.log_masses + tilt * self.losses
+        top = float(exponents.max())
+        weights = np.exp(exponents - top)
+        total = float(weights.sum())
+        mean = float(weights @ self.losses) / total
+        variance = float(weights @ np.square(self.losses - mean)) / total
+        return top + math.log(total), mean, variance
+
+
 class Composition:
-    """The sum of independent losses: `steps` of them, all alike.
+    """The sum of independent losses on one grid: several kinds of steps, each so many times.
 
     Formal guarantee: `delta(epsilon)` is not below E(1 - e^(epsilon - S))_+ for the sum S of the losses, whatever the
     rounding of this arithmetic, if exp, log and the normal distribution function are right to 1e-13 and the FFT
     has the error of the standard algorithm (Higham, Theorem 24.2, times 4).
+
+    Args:
+      parts: kinds of steps, each with the number of such steps; all on the same interval.
     """
 
-    def __init__(self, step: LossGrid, steps: int) -> None:
-        self._step, self._steps = step, steps
-        kept = step.masses > 0
-        self._log_masses = np.log(step.masses[kept])
-        self._losses = step.losses[kept]
+    def __init__(self, parts: Sequence[tuple[LossGrid, int]]) -> None:
+        self._interval = parts[0][0].interval
+        if any(step.interval != self._interval for step, _ in parts):
+            raise InvalidArgument("parts", sorted({step.interval for step, _ in parts}), "must share one interval")
+        kept = [step.masses > 0 for step, _ in parts]
+        self._parts = [
+            _Part(step, steps, np.log(step.masses[some]), step.losses[some])
+            for (step, steps), some in zip(parts, kept, strict=True)
+        ]
+        self._steps = sum(part.steps for part in self._parts)
 
     def _moments(self, tilt: float) -> tuple[float, float, float]:
-        """log E e^(tilt loss), and mean and variance of the loss under the tilt."""
-        exponents = self._log_masses + tilt * self._losses
-        top = float(exponents.max())
-        weights = np.exp(exponents - top)
-        total = float(weights.sum())
-        mean = float(weights @ self._losses) / total
-        variance = float(weights @ np.square(self._losses - mean)) / total
-        return top + math.log(total), mean, variance
+        """log E e^(tilt S) of the sum S, and its mean and variance under the tilt."""
+        each = [(part.steps, part.moments(tilt)) for part in self._parts]
+        log_scale, mean, variance = (math.fsum(steps * values[which] for steps, values in each) for which in range(3))
+        return log_scale, mean, variance
 
     def _tilt_for(self, epsilon: float) -> float:
         """The tilt, at least 0, under which the sum has about mean epsilon: any tilt is valid, this one is sharp."""
-        wanted, tilt, low, high = epsilon / self._steps, 0.0, 0.0, _LARGEST_TILT
+        tilt, low, high = 0.0, 0.0, _LARGEST_TILT
         for _ in range(_NEWTON_STEPS):
             _, mean, variance = self._moments(tilt)
-            if abs(mean - wanted) < 0.02 * math.sqrt(variance / self._steps):
+            if abs(mean - epsilon) < 0.02 * math.sqrt(variance):
                 break
-            low, high = (tilt, high) if mean < wanted else (low, tilt)
-            tilt = tilt + (wanted - mean) / max(variance, 1e-300)
+            low, high = (tilt, high) if mean < epsilon else (low, tilt)
+            tilt = tilt + (epsilon - mean) / max(variance, 1e-300)
             if not low < tilt < high:
                 tilt = (low + min(high, max(2 * low, 1.0))) / 2
             if tilt < 1e-12:
@@ -186,80 +211,117 @@ class Composition:
         By Chernoff's bound: P(S >= t) <= exp(log E e^(a S) - a t) for every a.
         """
         log_scale, _, variance = self._moments(tilt)
-        spread = math.sqrt(self._steps * variance) + self._step.interval
+        spread = math.sqrt(variance) + self._interval
         far = math.inf
         for factor in (0.3, 1.0, 3.0, 7.0, 11.0, 18.0, 40.0):
             more = sign * factor / spread
-            gain = self._steps * (self._moments(tilt + more)[0] - log_scale)
+            gain = self._moments(tilt + more)[0] - log_scale
             far = min(far, (gain + _TAIL) / abs(more))
         return sign * far
 
     def delta(self, epsilon: float) -> float:
-        """Returns an upper bound on delta at this epsilon, at most 1."""
-        step, steps = self._step, self._steps
-        infinite = -math.expm1(steps * math.log1p(-min(step.infinite, 0.5)))
-        if steps == 1:
+        """Returns an upper bound on delta.
+
+        Args:
+          epsilon: where.
+
+        Returns:
+          A number from 0 to 1.
+        """
+        if max(part.step.infinite for part in self._parts) >= 0.5:
+            return 1.0
+        infinite = -math.expm1(math.fsum(part.steps * math.log1p(-part.step.infinite) for part in self._parts))
+        infinite *= 1 + 1e-9
+        if self._steps == 1:
+            step = self._parts[0].step
             alone = float(step.masses @ -np.expm1(np.minimum(epsilon - step.losses, 0.0)))
-            return min(1.0, alone * (1 + 1e-12) + infinite * (1 + 1e-9))
+            return min(1.0, alone * (1 + 1e-12) + infinite)
         tilt = self._tilt_for(epsilon)
         log_scale, _, _ = self._moments(tilt)
         top, bottom = self._reach(tilt, 1), self._reach(tilt, -1)
-        offset = math.floor(bottom / step.interval)
-        cells = max(math.ceil(top / step.interval) - offset + 2, step.masses.size)
+        offset = math.floor(bottom / self._interval)
+        widest = max(part.step.masses.size for part in self._parts)
+        cells = max(math.ceil(top / self._interval) - offset + 2, widest)
         size = 1 << max(4, (cells - 1).bit_length())
-        if size > _MOST_CELLS:
-            raise GridTooLarge(f"composition: {steps} steps need a grid of {size} losses, too many")
-        tilted = np.zeros(size)
-        with np.errstate(divide="ignore", under="ignore"):
-            tilted[: step.masses.size] = np.exp(np.log(step.masses) + tilt * step.losses - log_scale)
-        transform = np.fft.rfft(tilted)
-        magnitude = np.abs(transform)
-        with np.errstate(divide="ignore", under="ignore"):
-            power = np.exp(steps * np.log(magnitude)) * np.exp(1j * steps * np.angle(transform))
-        summed = np.fft.irfft(power, size)
-        # Cell i of the circular sum stands for all sums of steps * first + i modulo size; the window picks one each.
+        if size > MOST_CELLS:
+            raise GridTooLarge(f"composition: {self._steps} steps need a grid of {size} losses, too many")
+        product = _Product(size)
+        for part in self._parts:
+            tilted = np.zeros(size)
+            with np.errstate(divide="ignore", under="ignore"):
+                exponents = np.log(part.step.masses) + tilt * part.step.losses - part.moments(tilt)[0]
+                tilted[: part.step.masses.size] = np.exp(exponents)
+            product.multiply(tilted, part.steps)
+        # Cell i of the circular sum stands for all sums of first + i modulo size; the window picks one each.
+        first = sum(part.steps * part.step.first for part in self._parts)
         positions = np.arange(offset, offset + size)
-        window = summed[(positions - steps * step.first) % size]
-        sums = positions * step.interval
+        window = product.sums()[(positions - first) % size]
+        sums = positions * self._interval
         above = sums > epsilon
         gap = sums[above] - epsilon
         values = np.exp(-tilt * gap) * -np.expm1(-gap)
-        norm = float(np.sqrt(np.square(tilted).sum()))
-        inside = float(values @ np.maximum(window[above], 0.0)) + _hidden(magnitude, steps, size, norm, values)
-        log_front = steps * log_scale - tilt * epsilon
-        exponents = float((np.abs(self._log_masses) + tilt * np.abs(self._losses)).max())
-        units = 4 * steps * (64 + math.log2(size) + 2 * exponents) + 64 * (1 + abs(log_front))
-        units += 4 * (size + epsilon / step.interval)
+        inside = float(values @ np.maximum(window[above], 0.0)) + product.hidden(values)
+        log_front = log_scale - tilt * epsilon
+        largest = max(float((np.abs(part.log_masses) + tilt * np.abs(part.losses)).max()) for part in self._parts)
+        units = 4 * self._steps * (64 + math.log2(size) + 2 * largest) + 64 * (1 + abs(log_front))
+        units += 4 * (size + epsilon / self._interval)
         if log_front > 1 or units * UNIT > 1:  # delta is 1 for all we know
             return 1.0
         rounding = math.exp(units * UNIT)
-        # Beyond the window: P(S > top) <= e^(steps log_scale - tilt top) times the tilted mass there.
-        beyond = math.exp(min(0.0, steps * log_scale - tilt * (offset + size - 1) * step.interval - _TAIL))
-        return min(1.0, math.exp(log_front) * inside * rounding + beyond * rounding + infinite * (1 + 1e-9))
+        # Beyond the window: P(S > top) <= e^(log_scale - tilt top) times the tilted mass there.
+        beyond = math.exp(min(0.0, log_scale - tilt * (offset + size - 1) * self._interval - _TAIL))
+        return min(1.0, math.exp(log_front) * inside * rounding + beyond * rounding + infinite)
 
 
-def _hidden(magnitude: FloatArray, steps: int, size: int, norm: float, values: FloatArray) -> float:
-    """Bounds how far values . irfft(rfft(x)^steps) can be from the truth, by what rounding does to the transforms.
+class _Product:
+    """A product of powers of transforms, and a bound on what rounding hides in it.
 
-    A transform of x has an error of norm at most c |x| sqrt(size), c = 28 log2(size) units of rounding; a power of
-    `steps` multiplies an error by at most steps * (largest magnitude)^(steps - 1), and log, angle and exp add a few
-    units of `steps` each; the inverse transform adds c times the norm of what it is given. Entry by entry
-    (Cauchy-Schwarz over frequencies), or all entries together (over cells): the smaller holds.
-
-    Args:
-      magnitude: of the computed transform.
-      steps: the power.
-      size: of the transform; half of its frequencies are stored.
-      norm: |x|.
-      values: what the entries are weighted with.
+    A transform of x has an error of norm at most c |x| sqrt(size), c = 28 log2(size) units of rounding. In a product of
+    powers |z_1|^n_1 |z_2|^n_2 ... an error of z_i is multiplied by at most n_i / |z_i| times the product, all
+    magnitudes taken as large as they can be; logarithms, angles and exponentials add a few units for every step, and
+    the inverse transform c times the norm of what it is given.
     """
-    relative = 28 * math.log2(size) * UNIT
-    largest = magnitude + relative * norm * math.sqrt(size)
-    with np.errstate(under="ignore"):
-        grown = np.exp(steps * np.log(largest))
-        slopes = steps * grown / largest
-    power_norm = math.sqrt(2 * float(np.square(grown).sum()) / size)
-    computing = (32 * steps * UNIT + relative) * power_norm
-    by_entry = relative * norm * math.sqrt(2 * float(np.square(slopes).sum()) / size) + computing
-    together = relative * norm * float(slopes.max()) + computing
-    return min(by_entry * float(values.sum()), together * float(np.sqrt(np.square(values).sum()))) + _LOST
+
+    def __init__(self, size: int) -> None:
+        self._size, self._parts, self._steps = size, 0, 0
+        self._relative = 28 * math.log2(size) * UNIT
+        frequencies = size // 2 + 1
+        self._log, self._angle = np.zeros(frequencies), np.zeros(frequencies)
+        self._log_largest, self._squares = np.zeros(frequencies), np.zeros(frequencies)
+
+    def multiply(self, values: FloatArray, steps: int) -> None:
+        """Multiplies by a power of the transform of `values`."""
+        transform = np.fft.rfft(values)
+        magnitude = np.abs(transform)
+        norm = float(np.sqrt(np.square(values).sum()))
+        largest = magnitude + self._relative * norm * math.sqrt(self._size)
+        with np.errstate(divide="ignore"):
+            self._log += steps * np.log(magnitude)
+        self._angle += steps * np.angle(transform)
+        self._log_largest += steps * np.log(largest)
+        self._squares += np.square(norm * steps / largest)
+        self._parts += 1
+        self._steps += steps
+
+    def sums(self) -> FloatArray:
+        """Returns the circular convolution."""
+        with np.errstate(under="ignore"):
+            power = np.exp(self._log) * np.exp(1j * self._angle)
+        return np.fft.irfft(power, self._size)
+
+    def hidden(self, values: FloatArray) -> float:
+        """Bounds how far values . sums() can be from the truth.
+
+        Entry by entry (Cauchy-Schwarz over frequencies), or all entries together (over cells): the smaller holds. Sums
+        over parts are bounded by the root of the sum of squares, times the root of their number, and by their number
+        times the largest.
+        """
+        with np.errstate(under="ignore"):
+            grown = np.exp(self._log_largest)
+            slopes = grown * np.sqrt(self._squares)
+        power_norm = math.sqrt(2 * float(np.square(grown).sum()) / self._size)
+        computing = ((28 + 4 * self._parts) * self._steps * UNIT + self._relative) * power_norm
+        slopes_norm = math.sqrt(2 * self._parts * float(np.square(slopes).sum()) / self._size)
+        by_entry = self._relative * slopes_norm + computing
+        together = self._relative * self._parts * float(slopes.max()) + computing
+        return min(by_entry * float(values.sum()), together * float(np.sqrt(np.square(values).sum()))) + LOST

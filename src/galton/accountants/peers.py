@@ -24,16 +24,6 @@ def _load(module: str, package: str, what: str) -> Any:
         raise MissingPackage(f"{what} needs the package {package}: pip install {package} ({reason})") from None
 
 
-def privacy_loss_distribution() -> Any:
-    """Returns dp_accounting.pld.privacy_loss_distribution."""
-    return _load("dp_accounting.pld.privacy_loss_distribution", "dp-accounting", "accounting of Poisson sampling")
-
-
-def pld_pmf() -> Any:
-    """Returns dp_accounting.pld.pld_pmf."""
-    return _load("dp_accounting.pld.pld_pmf", "dp-accounting", "composition of privacy loss distributions")
-
-
 def random_allocation() -> Any:
     """Returns PLD_accounting."""
     return _load("PLD_accounting", "PLD_accounting", "exact accounting of random allocation")

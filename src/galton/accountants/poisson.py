@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 from galton.accountants.attacks import Attack, period_of, unknown_coins
@@ -182,14 +182,13 @@ def subsampled_delta(
     if probability_of_use == 1 or noise_multiplier > _MOST_NOISE:  # nothing is left to chance, or nothing to gain
         return unamplified
     interval = loss_interval(probability_of_use, noise_multiplier, epsilon)
+    step = partial(subsampled_step, noise_multiplier, probability_of_use)
     for coarser in range(_COARSER):
         try:
             return min(
                 unamplified,
                 max(
-                    Composition(
-                        subsampled_step(noise_multiplier, probability_of_use, direction, interval * 2**coarser), steps
-                    ).delta(epsilon)
+                    Composition([(step(direction, interval * 2**coarser), steps)]).delta(epsilon)
                     for direction in Adjacency(adjacency).directions
                 ),
             )

@@ -70,7 +70,9 @@ def chances(group: RowGroup, prior: float, sigma: float, failure: float) -> Floa
         level = (itself + others + np.square(tilt * sigma) * own / 2 - math.log(failure)) / tilt
     level = np.where(np.isnan(level), np.inf, level).min(axis=0)
     gain = np.zeros(group.values.size)
-    gain[told] = np.maximum((level - group.own_least[told] / 2) / sigma**2, 0.0) * (1 + 1e-9)
+    # Both terms are sums of thousands of products at most, right to 1e-11.
+    excess = level * (1 + 1e-10) - group.own_least[told] / 2 * (1 - 1e-10)
+    gain[told] = np.maximum(excess / sigma**2, 0.0) * (1 + 1e-9)
     return np.asarray(1 / (1 + np.exp(-(odds + gain)))) * (1 + 1e-12)
 
 

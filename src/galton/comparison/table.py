@@ -176,7 +176,7 @@ def _inputs(name: str, setting: Setting, workload: dict[str, Any]) -> dict[str, 
         "epochs": setting.epochs,
         **setting.guarantee.to_json(),
         "workload": workload,
-        "versions": {package: version_of(package) for package in ("dp-accounting", "PLD_accounting", "jax")},
+        "versions": {package: version_of(package) for package in ("PLD_accounting", "jax")},
     }
 
 

@@ -80,12 +80,12 @@ def half_space(gram: FloatArray, epsilon: float) -> HalfSpace:
 def _half_space_of(gram: FloatArray, weights: FloatArray, epsilon: float) -> HalfSpace:
     spread = math.sqrt(float(weights @ gram @ weights))
     offset = float(weights @ gram.diagonal()) / 2 + _entropy(weights) - epsilon
-    bound = max(offset / spread, -1e300)  # an infinite bound would have no margin
-    relative, absolute = _spread_error(gram, spread), _offset_error(gram, epsilon)
+    relative = _spread_error(gram, spread)
     if relative > _MOST_RELATIVE:
         return HalfSpace(weights, spread, math.inf)
-    moved = absolute / spread
-    return HalfSpace(weights, spread, bound + 1e-9 * (1 + abs(bound)) + 2 * relative * (abs(bound) + moved) + 2 * moved)
+    raised = (offset + _offset_error(gram, epsilon)) / spread
+    bound = max(raised * (1 + math.copysign(2 * relative, raised)), -1e300)  # an infinite bound would have no margin
+    return HalfSpace(weights, spread, bound + 1e-9 * (1 + abs(bound)))
 
 
 def _entropy(weights: FloatArray) -> float:
