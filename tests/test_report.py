@@ -258,9 +258,20 @@ def test_what_a_plan_says_cannot_become_markup_and_a_chosen_seed_is_told(
 
 def test_a_plan_says_what_is_left_if_batches_leak(plans: dict[str, Plan], pages: dict[str, str]) -> None:
     assert "does not rely on the batches being secret" in Reader(pages["unamplified"]).text
-    leaking = replace(plans["unamplified"], leak=Leak(7.5, 0.25))
+    leaking = replace(plans["unamplified"], leak=Leak(epsilon_at_delta=7.5, delta_at_epsilon=0.25))
     assert "δ = 0.25 at ε = 2 (or ε = 7.5 at δ = 0.001)" in words.leak(leaking)
     assert "stay secret" in words.conditions(leaking)[0]
+
+
+def test_a_page_says_what_is_not_covered_and_what_is_public(plans: dict[str, Plan], pages: dict[str, str]) -> None:
+    page = Reader(pages["unamplified"]).text
+    assert "last digits of noisy sums may tell is not part of the guarantee" in page
+    assert "They are public." in page
+    assert "Warning:" not in page
+    plan = plans["unamplified"]
+    large = replace(plan, guarantee=plan.guarantee.with_delta(0.5))
+    curve = privacy_curve(plan, Options(seed=1))
+    assert "Warning: delta = 0.5 is above 1 / examples" in Reader(render(large, curve)).text
 
 
 # The curve

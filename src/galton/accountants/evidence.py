@@ -44,6 +44,16 @@ class Evidence(ABC):
         """How sure it is, in words."""
 
     @property
+    def first_words(self) -> str:
+        """How sure it is, in the words of galton 0.1, which plans made by it hold."""
+        return self.words
+
+    @property
+    def proviso(self) -> str:
+        """What the guarantee asks of a run besides following the plan, in words after a comma; or nothing."""
+        return ""
+
+    @property
     def certificate(self) -> Certificate | None:
         """The certificate, where samples proved the guarantee."""
         return None
@@ -97,14 +107,25 @@ class Certified(Evidence):
         return Standing.CERTIFIED
 
     @property
-    def words(self) -> str:
-        words = (
-            f"Certified with {self.verified.samples:,} samples: had the claim been false, this plan would have "
-            f"been refused except with probability {self.verified.failure_probability:.2g}, which delta covers."
+    def first_words(self) -> str:
+        return (
+            f"Certified with {self.verified.samples:,} samples: had the claim been false, this plan would have been "
+            f"refused except with probability {self.verified.failure_probability:.2g}, which delta covers.{self._seed}"
         )
-        if self.verified.seed_chosen_by_user:
-            words += " The seed of the certificate was chosen by the user: this holds if not chosen for its outcome."
-        return words
+
+    @property
+    def words(self) -> str:
+        return self.verified.how_sure + (self._seed if self.verified.samples else "")
+
+    @property
+    def proviso(self) -> str:
+        return ", released only because its verification accepted," if self.verified.samples else ""
+
+    @property
+    def _seed(self) -> str:
+        if not self.verified.seed_chosen_by_user:
+            return ""
+        return " The seed of the certificate was chosen by the user: this holds if not chosen for its outcome."
 
     def check(self, run: Run, claim: Guarantee) -> None:
         agree("strategy", self.verified.strategy, run.strategy.digest)

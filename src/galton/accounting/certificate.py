@@ -151,6 +151,16 @@ class Certificate:
         """The delta that may be stated: the claimed delta, with the failure probabilities of all attempts."""
         return _stated_delta(self.guarantee.delta, self.failure_probability, self.attempts)
 
+    @property
+    def how_sure(self) -> str:
+        """In words, what stands behind an accepted claim: a bound in closed form, or samples and their failures."""
+        if not self.samples:
+            return "A bound in closed form proves it; no sample was needed."
+        return (
+            f"The verification took {self.samples:,} samples: a false claim would have been accepted with probability "
+            f"at most {self.failure_probability:.2g}, which delta covers."
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary from which `from_json` rebuilds this certificate."""
         claim = self.guarantee.to_json()

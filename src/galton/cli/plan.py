@@ -94,6 +94,8 @@ def plan(
             options=accounting_options,
         )
     save_plan(plan, output)
+    for warning in plan.warnings:
+        options.warn(warning)
     if as_json:
         return show.print_json(_summary(plan, output))
     return show.print_table("plan", _rows(plan, output, batch_size))
@@ -166,6 +168,7 @@ def _summary(plan: Plan, folder: Path) -> dict[str, object]:
         "stddev": plan.stddev,
         "rmse": plan.rmse,
         "alternatives": body["error"]["alternatives"],
+        "warnings": list(plan.warnings),
         "certificate": body["evidence"],
     }
 

@@ -44,9 +44,9 @@ def make_plan(
 ) -> Plan:
     """Makes a plan: chooses a strategy, calibrates the noise to the guarantee, and proves or certifies it.
 
-    Formal guarantee: a run that follows the plan meets the guarantee. Where the accountant samples, a plan is returned
-    only if its certificate accepts; the failure probability of the certificate is covered as docs/math.md, section 2.3,
-    says.
+    Formal guarantee: to make the plan, and to train by it and release only if that succeeds, meets the guarantee. Where
+    the accountant samples, a plan is returned only if its certificate accepts; the failure probability of the
+    certificate is covered as docs/math.md, section 2.3, says.
 
     Args:
       epsilon: a `Guarantee`; or its epsilon, with `delta`, under add-or-remove adjacency.

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from galton.noise import CorrelatedNoise
 
 FORMAT = "galton-plan"
-VERSION = 1
+VERSION = 2
+FIRST_VERSION = 1
+"""Written by galton 0.1, with other names in `if_batches_leak` and other words; read, and kept as it was written."""
 CONVENTION = (  # part of every plan's file, in which nominal_size is the expected batch size
     "The gradient of every example is clipped to l2 norm clip_norm; those of a batch (padding counts nothing) are "
     "summed; noise of standard deviation stddev * C^-1 z is added to the sum; the result is divided by nominal_size, "
@@ -35,19 +37,40 @@ CONVENTION = (  # part of every plan's file, in which nominal_size is the expect
 class Leak:
     """The guarantee that remains if the batches become known: that of the same noise in a run of known order.
 
+    They are two statements, not one pair: each holds with the other number of the plan.
+
     Attributes:
-      epsilon: at the plan's delta; None if truncation leaves nothing to claim there.
-      delta: at the plan's epsilon.
+      epsilon_at_delta: epsilon at the plan's delta; None if truncation leaves nothing to claim there.
+      delta_at_epsilon: delta at the plan's epsilon.
     """
 
-    epsilon: float | None
-    delta: float
+    epsilon_at_delta: float | None
+    delta_at_epsilon: float
+
+    def to_json(self, version: int = VERSION) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary.
+
+        Args:
+          version: of the plan's file.
+        """
+        return dict(zip(_LEAK_FIELDS[version], (self.epsilon_at_delta, self.delta_at_epsilon), strict=True))
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Leak:
-        """Rebuilds it from a plan."""
-        body = Fields("if_batches_leak", value, cls, derived=("statement",))
-        return cls(body.real_or_none("epsilon", 0.0), body.real("delta", 0.0, 1.0))
+    def from_json(cls, value: dict[str, Any], version: int = VERSION) -> Leak:
+        """Rebuilds it from a plan.
+
+        Args:
+          value: what `to_json` returns, with a statement in words.
+          version: of the plan's file.
+        """
+        epsilon, delta = _LEAK_FIELDS[version]
+        names = {"epsilon_at_delta": (epsilon,), "delta_at_epsilon": (delta,)}
+        body = Fields("if_batches_leak", value, cls, names, derived=("statement",))
+        return cls(body.real_or_none(epsilon, 0.0), body.real(delta, 0.0, 1.0))
+
+
+_LEAK_FIELDS = {FIRST_VERSION: ("epsilon", "delta"), VERSION: ("epsilon_at_delta", "delta_at_epsilon")}
+"""Names in plan.json, by its version."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +121,13 @@ class Plan:
       created: time at which the plan was made, in UTC.
       versions: of the packages that the analysis rests on.
       signature: of the rest by somebody who vouches for it, if there is one; `check_signature` checks it.
+      version: of the format of plan.json.
 
-    Formal guarantee: a run has the plan's guarantee if it takes its batches from `batches`, clips the gradient of every
-    example to `clip_norm`, sums those of a batch, adds the noise of `noise` and releases nothing else that depends on
-    the data. `TrainingRun` sees to the batches and the noise.
+    Formal guarantee: to verify the plan's claim, and to train and release only if that accepts, has the plan's
+    guarantee if the run takes its batches from `batches`, clips the gradient of every example to `clip_norm`, sums
+    those of a batch, adds the noise of `noise` and releases nothing else that depends on the data, save the number of
+    examples, which is public. `TrainingRun` sees to the batches and the noise. The noise is taken to be Gaussian with
+    all its digits: what its rounding may tell is not covered (docs/plans.md).
     """
 
     guarantee: Guarantee
@@ -122,6 +148,7 @@ class Plan:
     created: str
     versions: dict[str, str]
     signature: Signature | None = None
+    version: int = VERSION
 
     def __post_init__(self) -> None:
         for name in ("bins", "padded_batch_size"):
@@ -195,16 +222,39 @@ class Plan:
 
     @property
     def statement(self) -> str:
-        """The guarantee in words, with its evidence."""
-        return f"A run of {self.rounds} rounds that follows this plan is {self.guarantee}. {self.evidence.words}"
+        """The guarantee in words: of what, what is public, and the evidence."""
+        if self.version == FIRST_VERSION:
+            words = self.evidence.first_words
+            return f"A run of {self.rounds} rounds that follows this plan is {self.guarantee}. {words}"
+        run = f"A run of {self.rounds} rounds that follows this plan{self.evidence.proviso} is {self.guarantee}."
+        public = "" if self.guarantee.adjacency.equal_sizes else f" {self.public_size}"
+        return f"{run}{public} {self.evidence.words}"
+
+    @property
+    def public_size(self) -> str:
+        """In words, what is public where neighbours differ in the number of examples."""
+        return (
+            f"The number of examples, {self.examples}, is public, and with it the number of batches and the divisor of "
+            "sums: they stay as planned for the neighbour with an example more or less."
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed but rarely meant, in words."""
+        if self.guarantee.delta * self.examples <= 1:
+            return ()
+        return (
+            f"delta = {self.guarantee.delta:g} is above 1 / examples = {1 / self.examples:.3g}: publishing an example "
+            "picked at random would be allowed by it; take a delta well below",
+        )
 
     @property
     def leak_statement(self) -> str:
         """In words, the guarantee that remains if the batches become known."""
-        if self.leak.epsilon is None:
-            claim = f"({self.guarantee.epsilon:g}, {self.leak.delta:.4g})-DP"
+        if self.leak.epsilon_at_delta is None:
+            claim = f"({self.guarantee.epsilon:g}, {self.leak.delta_at_epsilon:.4g})-DP"
         else:
-            claim = f"({self.leak.epsilon:.4g}, {self.guarantee.delta:g})-DP"
+            claim = f"({self.leak.epsilon_at_delta:.4g}, {self.guarantee.delta:g})-DP"
         return f"If it becomes known which examples were in which batch, the same noise still gives {claim}."
 
     def batches(self, seed: str | int | None = None) -> Batches:
@@ -251,12 +301,12 @@ class Plan:
         """Returns the content of plan.json; the strategy and the signature are in files of their own."""
         return {
             "format": FORMAT,
-            "version": VERSION,
+            "version": self.version,
             "created": self.created,
             "guarantee": {
                 **self.guarantee.to_json(),
                 "statement": self.statement,
-                "if_batches_leak": asdict(self.leak) | {"statement": self.leak_statement},
+                "if_batches_leak": self.leak.to_json(self.version) | {"statement": self.leak_statement},
             },
             "batching": {
                 "scheme": self.scheme.to_json(),
@@ -288,6 +338,9 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
     What a plan states twice must agree, and its evidence must be evidence for its claim.
     """
     body = Fields("plan", value)
+    version = body.count("version")
+    if version not in _LEAK_FIELDS:
+        raise InvalidArgument("plan.version", version, f"must be {FIRST_VERSION} or {VERSION}")
     batching, noise, error = body.inner("batching"), body.inner("noise"), body.inner("error")
     truncation = Truncation.from_json(batching.mapping("truncation"))
     accountant = find_accountant(body.inner("evidence").text("accountant"))
@@ -303,15 +356,16 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
         noise_multiplier=noise.real("noise_multiplier"),
         sensitivity=noise.real("sensitivity"),
         evidence=accountant.evidence_from_json(body.mapping("evidence")),
-        leak=Leak.from_json(body.inner("guarantee").mapping("if_batches_leak")),
+        leak=Leak.from_json(body.inner("guarantee").mapping("if_batches_leak"), version),
         workload=error.text("workload"),
         rmse=error.real("rmse"),
         alternatives=tuple(Alternative.from_json(part) for part in error.sequence("alternatives")),
         created=body.text("created"),
         versions=body.texts("versions"),
+        version=version,
     )
     plan.check()
-    _check_derived("if_batches_leak", asdict(plan.leak), asdict(leaked(plan)))
+    _check_derived("if_batches_leak", plan.leak.to_json(version), leaked(plan).to_json(version))
     return plan
 
 

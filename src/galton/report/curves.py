@@ -48,4 +48,4 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
 
 def relies_on_secrecy(plan: Plan) -> bool:
     """Whether the guarantee is weaker once the batches are known."""
-    return plan.leak.delta > plan.guarantee.delta * (1 + 1e-6)
+    return plan.leak.delta_at_epsilon > plan.guarantee.delta * (1 + 1e-6)

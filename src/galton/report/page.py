@@ -103,6 +103,7 @@ def _meaning(plan: Plan, curve: Curve) -> str:
         "<ul>\n" + "\n".join(f"<li>{escape(condition)}</li>" for condition in words.conditions(plan)) + "\n</ul>",
     ]
     claim = f'<p class="claim">{escape(plan.statement)}</p>'
+    claim += "".join(f'\n<p class="claim">Warning: {escape(warning)}.</p>' for warning in plan.warnings)
     return _section("meaning", claim, _columns("\n".join(person), "\n".join(run)))
 
 
@@ -123,10 +124,8 @@ def _evidence(plan: Plan) -> str:
 
 def _certificate(certificate: Certificate) -> str:
     chosen, failure = certificate.seed_chosen_by_user, certificate.failure_probability
-    text = (
-        "The claim was fixed first and then put to the test with fresh random samples. Had it been false, this plan "
-        f"would have been refused except with probability {short(failure, 3)}, which δ covers."
-    )
+    text = "The claim was fixed first and then put to the test, and a run is to be released only because it passed. "
+    text += certificate.how_sure
     source = "CHOSEN BY THE USER: valid only if not chosen for its outcome" if chosen else "from the operating system"
     rows = [
         ("verdict", "accepted" if certificate.accepted else "rejected"),

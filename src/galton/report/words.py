@@ -43,9 +43,9 @@ def meaning(plan: Plan, curve: Curve) -> list[str]:
 def leak(plan: Plan) -> str:
     """What is left if batches become known."""
     if relies_on_secrecy(plan):
-        left = f"δ = {short(plan.leak.delta, 3)} at ε = {short(plan.guarantee.epsilon)}"
-        if plan.leak.epsilon is not None:
-            left += f" (or ε = {short(plan.leak.epsilon)} at δ = {short(plan.guarantee.delta)})"
+        left = f"δ = {short(plan.leak.delta_at_epsilon, 3)} at ε = {short(plan.guarantee.epsilon)}"
+        if plan.leak.epsilon_at_delta is not None:
+            left += f" (or ε = {short(plan.leak.epsilon_at_delta)} at δ = {short(plan.guarantee.delta)})"
         return (
             "The guarantee relies on nobody knowing which examples were in which batch. If that leaks, the same noise "
             f"still gives {left}."
@@ -70,7 +70,9 @@ def conditions(plan: Plan) -> list[str]:
         "Only the noisy sums leave the training. Losses, accuracies or gradient norms of the training data are "
         "releases of their own, and so is every other run on the same data, the search for hyperparameters included.",
         f"The settings below, the number of examples ({plan.examples:,}) among them, were chosen without looking at "
-        "the data.",
+        "the data. They are public.",
+        "The noise counts as Gaussian with all its digits. In training it is rounded to a few of them, and what the "
+        "last digits of noisy sums may tell is not part of the guarantee. (Rounding in the analysis is.)",
     ]
 
 
