@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,74 @@ def test_a_public_class_says_what_it_holds(name: str) -> None:
     if is_dataclass(kind):
         for field in fields(kind):
             assert field.name.startswith("_") or re.search(rf"\b{field.name}\b", words), field.name
+
+
+PACKAGES = (
+    "galton",
+    *(
+        "galton.accountants",
+        "galton.accounting",
+        "galton.audit",
+        "galton.batching",
+        "galton.bounds",
+        "galton.comparison",
+    ),
+    *("galton.noise", "galton.optimization", "galton.plan", "galton.report", "galton.sampling", "galton.strategies"),
+    *("galton.cluster", "galton.workloads", "galton.training.run", "galton.training.jax", "galton.training.torch"),
+    *("galton.training.torch_batches", "galton.training.opacus", "galton.training.opacus_batches"),
+)
+"""Where public classes are: those in __all__, or without it those that are defined there and have no underscore."""
+
+
+def public_classes() -> dict[str, type]:
+    """Public classes by their full names."""
+    classes: dict[str, type] = {}
+    for package in PACKAGES:
+        module = pytest.importorskip(package)
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == package]
+        for name in vars(module).get("__all__", [name for name in own if not name.startswith("_")]):
+            value = getattr(module, name)
+            if inspect.isclass(value) and value.__module__.startswith("galton."):
+                classes[f"{value.__module__}.{name}"] = value
+    return classes
+
+
+def documentation(kind: type, name: str) -> str:
+    """What is said about a member, here or by the first class above that says something."""
+    members = [vars(above)[name] for above in kind.__mro__ if name in vars(above)]
+    return next((words for words in map(inspect.getdoc, members) if words), "")
+
+
+def undocumented(kind: type, name: str) -> str:
+    """What is not said about a public member of a class, or nothing."""
+    owner = next(above for above in kind.__mro__ if name in vars(above))
+    member = vars(owner)[name]
+    member = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+    if isinstance(member, property | cached_property):
+        return "" if documentation(kind, name) else "no words"
+    if not inspect.isfunction(member) or not owner.__module__.startswith("galton."):
+        return ""
+    words, signature = documentation(kind, name), inspect.signature(member)
+    missing = [
+        parameter
+        for parameter in signature.parameters
+        if parameter not in ("self", "cls") and not re.search(rf"^ +(\w+, )*{parameter}(, \w+)*: ", words, re.MULTILINE)
+    ]
+    if signature.return_annotation not in (None, "None") and missing + list(signature.parameters)[1:]:
+        missing += [] if re.search(r"^(Returns|Yields)\b|^Whether ", words, re.MULTILINE) else ["what it returns"]
+    return "" if words and not missing else f"{owner.__module__}.{owner.__name__}.{name}: {missing or 'no words'}"
+
+
+def test_a_public_method_says_what_it_takes_and_returns() -> None:
+    """Of every public class. A line is enough for properties and for methods without arguments."""
+    classes = public_classes()
+    assert {"galton.accountants.base.Accountant", "galton.training.run.TrainingRun"} <= set(classes)
+    problems = {
+        undocumented(kind, name)
+        for kind in classes.values()
+        for above in kind.__mro__
+        if above.__module__.startswith("galton.")
+        for name in vars(above)
+        if not name.startswith("_")
+    }
+    assert sorted(problems - {""}) == []

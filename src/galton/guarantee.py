@@ -228,7 +228,14 @@ class Guarantee:
         return self.adjacency.sides
 
     def with_delta(self, delta: float) -> Guarantee:
-        """Returns the same guarantee with another delta."""
+        """Returns the same guarantee with another delta.
+
+        Args:
+          delta: strictly between 0 and 1.
+
+        Returns:
+          A new guarantee.
+        """
         return replace(self, delta=delta)
 
     def __str__(self) -> str:
@@ -240,13 +247,28 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Guarantee:
-        """Rebuilds a guarantee from `to_json`; other keys are ignored."""
+        """Rebuilds a guarantee from `to_json`; other keys are ignored.
+
+        Args:
+          value: a dictionary with epsilon, delta and adjacency.
+
+        Returns:
+          The guarantee.
+        """
         body = Fields("guarantee", value)
         return cls(body.real("epsilon"), body.real("delta"), body.member("adjacency", Adjacency))
 
 
 def as_guarantee(epsilon: float | Guarantee, delta: float | None) -> Guarantee:
-    """Returns the guarantee that a caller gave: one value, or epsilon and delta under add-or-remove adjacency."""
+    """Returns the guarantee that a caller gave: one value, or epsilon and delta under add-or-remove adjacency.
+
+    Args:
+      epsilon: a guarantee, or its epsilon.
+      delta: delta of the guarantee, unless the first argument is all of it.
+
+    Returns:
+      The guarantee.
+    """
     if isinstance(epsilon, Guarantee):
         if delta is not None:
             raise InvalidArgument("delta", delta, "must be left out: the guarantee has it")

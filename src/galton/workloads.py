@@ -189,7 +189,15 @@ def cooldown(rounds: int, start: float = 0.25, final: float = 0.05) -> FloatArra
 
 
 def parse_workload(text: str, rounds: int) -> Workload:
-    """Reads `prefix`, `momentum:0.95`, `momentum:0.95+cooldown`, or the path of a .npy file with a matrix."""
+    """Reads `prefix`, `momentum:0.95`, `momentum:0.95+cooldown`, or the path of a .npy file with a matrix.
+
+    Args:
+      text: the name, or the path.
+      rounds: rounds of the run.
+
+    Returns:
+      The workload.
+    """
     if text == "prefix":
         return prefix_sums(rounds)
     if text.startswith("momentum:"):

@@ -93,6 +93,9 @@ class Accountant(ABC):
 
     Accountants are values without state. Plans, reports, audits and comparisons ask them and know none by name.
 
+    Formal guarantee: for a run whose law it `covers`, that passed `check`, and under an adjacency that it `supports`,
+    what it says about delta, epsilon and noise is worth what `statement` says. Elsewhere it refuses.
+
     Attributes:
       name: as in plans and on the command line.
       statement: what its figure is worth, under add-or-remove adjacency.
@@ -111,7 +114,14 @@ class Accountant(ABC):
 
     @abstractmethod
     def covers(self, law: Law) -> bool:
-        """Whether the guarantee holds for examples that take part like this."""
+        """Whether the guarantee holds for examples that take part like this.
+
+        Args:
+          law: how one example takes part.
+
+        Returns:
+          True if the analysis holds for this law; False for all that it does not know.
+        """
 
     @abstractmethod
     def calibrate(self, strategy: Strategy, bins: int, guarantee: Guarantee, options: Options | None = None) -> Figure:
@@ -169,28 +179,68 @@ class Accountant(ABC):
         """
 
     def supports(self, adjacency: Adjacency) -> bool:
-        """Returns whether the analysis bounds all divergences of this adjacency."""
+        """Returns whether the analysis bounds all divergences of this adjacency.
+
+        Args:
+          adjacency: which data sets are neighbours.
+
+        Returns:
+          True if a figure of this accountant is a bound under it.
+        """
         return set(adjacency.directions) <= self.bounded
 
     def most_bands(self, bins: int) -> int:
-        """Returns the largest number of bands of C that the analysis allows."""
+        """Returns the largest number of bands of C that the analysis allows.
+
+        Args:
+          bins: batches per epoch.
+
+        Returns:
+          At least 1.
+        """
         return bins
 
     def estimate(self, strategy: Strategy, bins: int, guarantee: Guarantee) -> Figure:
-        """Returns a figure that is quick to get, to choose among strategies by; by default that of `calibrate`."""
+        """Returns a figure that is quick to get, to choose among strategies by; by default that of `calibrate`.
+
+        Args:
+          strategy: C.
+          bins: batches per epoch.
+          guarantee: the claim, with its adjacency.
+
+        Returns:
+          The figure; it may be an estimate, which is no guarantee.
+        """
         return self.calibrate(strategy, bins, guarantee)
 
     def check_adjacency(self, adjacency: Adjacency) -> None:
-        """Refuses an adjacency that the analysis does not bound."""
+        """Refuses an adjacency that the analysis does not bound.
+
+        Args:
+          adjacency: which data sets are neighbours.
+        """
         if not self.supports(adjacency):
             raise InvalidArgument("adjacency", adjacency.value, f"is not covered by the accountant {self.name}")
 
     def check(self, strategy: Strategy, scheme: Scheme, bins: int) -> None:
-        """Refuses a strategy or batches, of a law that is covered, for which the analysis does not hold."""
+        """Refuses a strategy or batches, of a law that is covered, for which the analysis does not hold.
+
+        Args:
+          strategy: C.
+          scheme: how batches are drawn.
+          bins: batches per epoch.
+        """
         scheme.check_bins(bins)
 
     def room(self, guarantee: Guarantee) -> Guarantee:
-        """Returns what has to be proved so that `guarantee` may be stated, failures of the analysis included."""
+        """Returns what has to be proved so that `guarantee` may be stated, failures of the analysis included.
+
+        Args:
+          guarantee: what is to be stated.
+
+        Returns:
+          The same guarantee with a delta that is smaller by what failures of the analysis may cost.
+        """
         return guarantee
 
     def prove(
@@ -235,7 +285,14 @@ class Accountant(ABC):
         return Verdict(bound <= claim.delta, words)
 
     def evidence_from_json(self, value: dict[str, Any]) -> Evidence:
-        """Rebuilds evidence that this accountant gave."""
+        """Rebuilds evidence that this accountant gave.
+
+        Args:
+          value: what `Evidence.to_json` returned.
+
+        Returns:
+          The evidence, every field checked.
+        """
         return Calculated.from_json(value)
 
     def optimum(self, family: str, setting: Setting, options: Options, tau: float) -> Optimum:
@@ -251,15 +308,38 @@ class Accountant(ABC):
         raise InvalidArgument("strategy", family, remedy)
 
     def pair(self, run: Run) -> Pair | None:
-        """Returns the dominating pair that the analysis rests on, bin by bin, if it rests on one."""
+        """Returns the dominating pair that the analysis rests on, bin by bin, if it rests on one.
+
+        Args:
+          run: strategy, batches and noise of the run.
+
+        Returns:
+          The pair, or None where the analysis is another.
+        """
         return None
 
     def attack(self, run: Run, adjacency: Adjacency, whitening: Whitening) -> Attack:
-        """Returns the best attack on one canary that the analysis has to withstand, for audits."""
+        """Returns the best attack on one canary that the analysis has to withstand, for audits.
+
+        Args:
+          run: strategy, batches and noise of the run.
+          adjacency: which data sets the attacker has to tell apart.
+          whitening: of the strategy, which turns noisy sums into independent ones.
+
+        Returns:
+          The attack: what to look for, and how.
+        """
         raise self.no_attack(run)
 
     def no_attack(self, run: Run) -> InvalidArgument:
-        """Returns the error that there is no exact attack to audit this run with."""
+        """Returns the error that there is no exact attack to audit this run with.
+
+        Args:
+          run: strategy, batches and noise of the run.
+
+        Returns:
+          The error, to be raised.
+        """
         return InvalidArgument(
             "plan",
             self.name,
@@ -268,5 +348,12 @@ class Accountant(ABC):
         )
 
     def stated(self, guarantee: Guarantee) -> Statement:
-        """Returns the statement for another adjacency."""
+        """Returns the statement for another adjacency.
+
+        Args:
+          guarantee: the claim, with its adjacency.
+
+        Returns:
+          The accountant's statement with that adjacency.
+        """
         return replace(self.statement, adjacency=guarantee.adjacency)

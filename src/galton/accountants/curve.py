@@ -48,7 +48,14 @@ class Curve:
         return trade_off(np.array(self.epsilons), np.array(self.uppers), self.adjacency)
 
     def hits(self, false_positives: float) -> float:
-        """Returns an upper limit on the true-positive rate of any test with this false-positive rate."""
+        """Returns an upper limit on the true-positive rate of any test with this false-positive rate.
+
+        Args:
+          false_positives: rate of false alarms, from 0 to 1.
+
+        Returns:
+          A rate from 0 to 1.
+        """
         rates, misses = self.rates()
         above = min(int(np.searchsorted(rates, false_positives * (1 - 1e-12))), rates.size - 1)
         return float(1 - misses[above])
@@ -60,7 +67,14 @@ class Curve:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Curve:
-        """Rebuilds a curve from `to_json`."""
+        """Rebuilds a curve from `to_json`.
+
+        Args:
+          value: a dictionary as `to_json` returns it.
+
+        Returns:
+          The curve.
+        """
         return cls(
             tuple(value["epsilons"]),
             tuple(value["uppers"]),

@@ -17,6 +17,9 @@ from galton.guarantee import Guarantee
 class Evidence(ABC):
     """What proves a guarantee, by one accountant.
 
+    Formal guarantee: if `check(run, claim)` returns, and the evidence is what the accountant gave, the claim holds for
+    the run as surely as `standing` says. It cannot tell evidence that somebody made up: `verify_plan` proves anew.
+
     Attributes:
       accountant: name of the accountant that gave it.
     """
@@ -64,7 +67,12 @@ class Evidence(ABC):
         return []
 
     def check(self, run: Run, claim: Guarantee) -> None:
-        """Refuses evidence for less than is claimed, or for another run."""
+        """Refuses evidence for less than is claimed, or for another run.
+
+        Args:
+          run: the run that the evidence has to be about.
+          claim: the guarantee that it has to cover.
+        """
         proved = self.proved
         agree("adjacency", proved.adjacency.value, claim.adjacency.value)
         if not self.noise_multiplier <= run.noise_multiplier:
@@ -139,7 +147,14 @@ class Certified(Evidence):
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Certified:
-        """Rebuilds evidence from `to_json`."""
+        """Rebuilds evidence from `to_json`.
+
+        Args:
+          value: a dictionary as `to_json` returns it.
+
+        Returns:
+          The evidence; its certificate is checked field by field.
+        """
         body = Fields("evidence", value, cls, {"verified": ("certificate",)})
         return cls(body.text("accountant"), Certificate.from_json(body.mapping("certificate")))
 
@@ -195,7 +210,14 @@ class Calculated(Evidence):
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Calculated:
-        """Rebuilds evidence from `to_json`."""
+        """Rebuilds evidence from `to_json`.
+
+        Args:
+          value: a dictionary as `to_json` returns it.
+
+        Returns:
+          The evidence.
+        """
         flattened = {"multiplier": ("noise_multiplier",), "guarantee": ("epsilon", "delta")}
         body = Fields("evidence", value, cls, flattened)
         statement = Statement.from_json(body.mapping("statement"))

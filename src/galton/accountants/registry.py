@@ -16,23 +16,49 @@ ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant
 
 
 def find_accountant(name: str) -> Accountant:
-    """Returns the accountant of this name."""
+    """Returns the accountant of this name.
+
+    Args:
+      name: one of the keys of `ACCOUNTANTS`.
+
+    Returns:
+      The accountant; another name is refused, and the error lists all.
+    """
     return ACCOUNTANTS[choice("accountant", name, tuple(ACCOUNTANTS))]
 
 
 def covering(scheme: Scheme) -> tuple[Accountant, ...]:
-    """Returns the accountants whose guarantee holds for batches of a scheme, the one to be preferred first."""
+    """Returns the accountants whose guarantee holds for batches of a scheme, the one to be preferred first.
+
+    Args:
+      scheme: how batches are drawn.
+
+    Returns:
+      Accountants; none if no analysis holds.
+    """
     return tuple(accountant for accountant in _ALL if accountant.covers(scheme.law))
 
 
 def check_covered(accountant: Accountant, scheme: Scheme) -> None:
-    """Refuses an accountant whose analysis does not hold for batches of a scheme."""
+    """Refuses an accountant whose analysis does not hold for batches of a scheme.
+
+    Args:
+      accountant: the analysis.
+      scheme: how batches are drawn.
+    """
     if not accountant.covers(scheme.law):
         raise not_covered(accountant.name, scheme)
 
 
 def default_accountant(scheme: Scheme) -> Accountant:
-    """Returns the accountant that covers a scheme best."""
+    """Returns the accountant that covers a scheme best.
+
+    Args:
+      scheme: how batches are drawn.
+
+    Returns:
+      The first of those that cover it.
+    """
     fitting = covering(scheme)
     if not fitting:
         raise InvalidArgument("batching", scheme.kind, "is not covered by any accountant of galton; take balls-in-bins")

@@ -41,11 +41,26 @@ class Setting:
         return self.bins * self.epochs
 
     def error(self, strategy: Strategy, figure: Figure) -> float:
-        """Returns the root-mean-square error on the workload with clip norm 1."""
+        """Returns the root-mean-square error on the workload with clip norm 1.
+
+        Args:
+          strategy: C.
+          figure: the noise that an accountant found for it.
+
+        Returns:
+          The error, by the convention of plans: sums of gradients, not means.
+        """
         return figure.noise_multiplier * strategy.sensitivity(self.bins) * strategy.rmse(self.workload)
 
     def with_guarantee(self, guarantee: Guarantee) -> Setting:
-        """Returns the same run with another guarantee."""
+        """Returns the same run with another guarantee.
+
+        Args:
+          guarantee: the claim, with its adjacency.
+
+        Returns:
+          A new setting.
+        """
         return replace(self, guarantee=guarantee)
 
 

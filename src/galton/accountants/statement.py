@@ -75,7 +75,14 @@ class Statement:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Statement:
-        """Rebuilds a statement from `to_json`."""
+        """Rebuilds a statement from `to_json`.
+
+        Args:
+          value: a dictionary as `to_json` returns it.
+
+        Returns:
+          The statement.
+        """
         body = Fields("statement", value, cls, derived=("is_guarantee",))
         statement = cls(
             adjacency=body.member("adjacency", Adjacency),

@@ -49,7 +49,7 @@ class System(Protocol):
         """
 
 
-class RealSystem:
+class RealSystem(System):
     """The system that training uses: `plan.batches` and `plan.noise`, each saved and resumed halfway through the run.
 
     Batches go through the JSON of their state, noise through the checkpoint file and the journal of a `NoiseRun`: the

@@ -21,11 +21,27 @@ class Bound(ABC):
 
     @abstractmethod
     def below(self, q: float, p: float) -> float:
-        """Rate of seeing at most q when the truth is p >= q."""
+        """Rate of seeing at most q when the truth is p >= q.
+
+        Args:
+          q: the observed mean, as a share of the range.
+          p: the true mean, likewise.
+
+        Returns:
+          x with Pr[mean of s values <= q] <= e^(-s x).
+        """
 
     @abstractmethod
     def above(self, q: float, p: float) -> float:
-        """Rate of seeing at least q when the truth is p <= q."""
+        """Rate of seeing at least q when the truth is p <= q.
+
+        Args:
+          q: the observed mean, as a share of the range.
+          p: the true mean, likewise.
+
+        Returns:
+          x with Pr[mean of s values >= q] <= e^(-s x).
+        """
 
     def failure_probability(self, mean: float, claim: float, samples: int, value_range: float = 1.0) -> float:
         """Returns a bound on the probability that the mean of `samples` values is at most `mean`.

@@ -25,6 +25,12 @@ class NoiseCost:
 def noise_cost(strategy: Strategy) -> NoiseCost:
     """Returns the cost of a strategy's stream.
 
+    Args:
+      strategy: C.
+
+    Returns:
+      Memory and work of its noise, per parameter.
+
     >>> from galton.strategies import square_root
     >>> noise_cost(square_root(100, bands=8))
     NoiseCost(memory=7, operations=8, draws=1)

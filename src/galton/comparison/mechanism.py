@@ -64,7 +64,14 @@ class Row:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Row:
-        """Rebuilds a row from `to_json`."""
+        """Rebuilds a row from `to_json`.
+
+        Args:
+          value: a dictionary as `to_json` returns it.
+
+        Returns:
+          The row.
+        """
         return cls(**value | {"statement": Statement.from_json(value["statement"])})
 
 
@@ -97,7 +104,15 @@ class Mechanism:
     reference: bool = False
 
     def row(self, setting: Setting, hint: int | None = None) -> Row:
-        """Returns the row of a comparison: error, noise, cost, and what the figure is worth."""
+        """Returns the row of a comparison: error, noise, cost, and what the figure is worth.
+
+        Args:
+          setting: run, guarantee and workload.
+          hint: number of bands to begin the search with, where bands are searched for.
+
+        Returns:
+          The row.
+        """
         start = time.perf_counter()
         solved = self.solver(setting, hint)
         cost = noise_cost(solved.strategy)
@@ -142,6 +157,9 @@ def banded(family: str, accountant: Accountant, start: int | None = None) -> Sol
       family: toeplitz or banded.
       accountant: whose noise counts.
       start: where the search begins, if not at the accountant's typical number of bands.
+
+    Returns:
+      The solver.
     """
 
     def solve(setting: Setting, hint: int | None) -> Solved:

@@ -113,7 +113,15 @@ DEFAULT = tuple(mechanism.name for mechanism in MECHANISMS.values() if not mecha
 
 
 def find_mechanism(name: str, argument: str = "mechanism") -> Mechanism:
-    """Returns the mechanism of this name; `argument` is where it was given."""
+    """Returns the mechanism of this name; `argument` is where it was given.
+
+    Args:
+      name: of the mechanism, as `galton compare` shows it.
+      argument: name of the argument that held it, for errors.
+
+    Returns:
+      The mechanism; another name is refused.
+    """
     if name not in MECHANISMS:
         raise InvalidArgument(argument, name, "must be one of " + ", ".join(MECHANISMS))
     return MECHANISMS[name]

@@ -38,6 +38,14 @@ def shuffling_lower_bound(bins: int, noise_multiplier: float, epsilon: float) ->
 
     The unamplified Gaussian mechanism bounds delta of any order, and so of a random one, from above
     (`shuffling_bracket`).
+
+    Args:
+      bins: batches per epoch.
+      noise_multiplier: for sensitivity 1 over the whole run.
+      epsilon: where.
+
+    Returns:
+      A number from 0 to 1; no guarantee.
     """
     count("bins", bins)
     positive("noise_multiplier", noise_multiplier)
@@ -61,6 +69,14 @@ def shuffling_bracket(bins: int, noise_multiplier: float, epsilon: float) -> tup
     """Returns a lower bound on delta of shuffled batches, and the upper bound of a fixed order (a guarantee).
 
     The upper end holds since H of a mixture over orders, the same on both sides, is at most the largest H of an order.
+
+    Args:
+      bins: batches per epoch.
+      noise_multiplier: for sensitivity 1 over the whole run.
+      epsilon: where.
+
+    Returns:
+      The lower and the upper bound.
     """
     return shuffling_lower_bound(bins, noise_multiplier, epsilon), gaussian_delta(epsilon, 1 / noise_multiplier)
 
@@ -69,6 +85,14 @@ def calibrate_shuffling(strategy: Strategy, bins: int, guarantee: Guarantee) -> 
     """Returns a noise multiplier that shuffled DP-SGD needs AT LEAST. NOT a guarantee: the truth may need more.
 
     Every multiplier below the one returned has a delta above the target, provably.
+
+    Args:
+      strategy: C, which must be the identity.
+      bins: batches per epoch.
+      guarantee: the claim, with its adjacency.
+
+    Returns:
+      The multiplier: with less noise the claim is false, with this much nothing is known.
     """
     check_identity(strategy, "the lower bound for shuffling")
     strategy.check_bins(bins)

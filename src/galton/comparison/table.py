@@ -52,11 +52,26 @@ class Comparison:
         return tuple(dict.fromkeys(row.mechanism for row in self.rows))
 
     def row(self, name: str, epsilon: float) -> Row | None:
-        """Returns the row of a mechanism at an epsilon, if there is one."""
+        """Returns the row of a mechanism at an epsilon, if there is one.
+
+        Args:
+          name: of the mechanism.
+          epsilon: one of the epsilons compared.
+
+        Returns:
+          The row, or None.
+        """
         return next((row for row in self.rows if row.mechanism == name and row.epsilon == epsilon), None)
 
     def relative(self, row: Row) -> float | None:
-        """Returns a row's error relative to the baseline's at the same epsilon."""
+        """Returns a row's error relative to the baseline's at the same epsilon.
+
+        Args:
+          row: one of `rows`.
+
+        Returns:
+          The ratio of the errors; None if the baseline has no row at that epsilon.
+        """
         base = self.row(self.baseline, row.epsilon)
         return None if base is None else row.rmse / base.rmse
 

@@ -261,7 +261,15 @@ class DenseFamily(NamedFamily, notation="dense"):
 
 
 def parse_family(text: str, rounds: int) -> Family:
-    """Returns the family that `text` names (`grammar.OPTIMIZATION`: blt:4+scale, toeplitz:64 and so on)."""
+    """Returns the family that `text` names (`grammar.OPTIMIZATION`: blt:4+scale, toeplitz:64 and so on).
+
+    Args:
+      text: name of the family, with its number.
+      rounds: rounds of the run.
+
+    Returns:
+      The family; another name is refused, and the error lists all.
+    """
     spec = parse_spec(text, rounds, OPTIMIZATION)
     family = FAMILIES[spec.name].sized(rounds, spec.number)
     if not spec.scaled:

@@ -17,6 +17,9 @@ def resolve_strategy(spec: str, bins: int, rounds: int, allow_negative: bool = F
       bins: batches per epoch.
       rounds: rounds of the run.
       allow_negative: whether a file may hold a C with negative entries.
+
+    Returns:
+      The strategy.
     """
     parsed = parse_spec(spec, count("rounds", rounds), ANALYSIS)
     if parsed.source is Source.CLASSICAL:

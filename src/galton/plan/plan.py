@@ -52,6 +52,9 @@ class Leak:
 
         Args:
           version: of the plan's file.
+
+        Returns:
+          Its two numbers, by the names of that version.
         """
         return dict(zip(_LEAK_FIELDS[version], (self.epsilon_at_delta, self.delta_at_epsilon), strict=True))
 
@@ -62,6 +65,9 @@ class Leak:
         Args:
           value: what `to_json` returns, with a statement in words.
           version: of the plan's file.
+
+        Returns:
+          What remains.
         """
         epsilon, delta = _LEAK_FIELDS[version]
         names = {"epsilon_at_delta": (epsilon,), "delta_at_epsilon": (delta,)}
@@ -91,7 +97,14 @@ class Alternative:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Alternative:
-        """Rebuilds it from a plan."""
+        """Rebuilds it from a plan.
+
+        Args:
+          value: an entry of `error.alternatives`.
+
+        Returns:
+          The alternative.
+        """
         body = Fields("alternatives", value, cls)
         return cls(body.text("name"), body.text("description"), body.real("rmse", 0.0), body.text("standing"))
 

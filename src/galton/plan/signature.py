@@ -59,7 +59,14 @@ class Signature:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Signature:
-        """Rebuilds a signature from `to_json`; says nothing about whether it is valid."""
+        """Rebuilds a signature from `to_json`; says nothing about whether it is valid.
+
+        Args:
+          value: a dictionary as `to_json` returns it.
+
+        Returns:
+          The signature, which says nothing until it is checked.
+        """
         body = Fields("signature", value)
         signature = cls(body.text("public_key"), body.text("signature"))
         if value != signature.to_json():

@@ -41,7 +41,14 @@ class Draw:
         return self.loss.size
 
     def first(self, size: int) -> Draw:
-        """Returns the first `size` samples."""
+        """Returns the first `size` samples.
+
+        Args:
+          size: how many.
+
+        Returns:
+          A shorter chunk; all of it if there are no more.
+        """
         return Draw(self.loss[:size], self.log_weight[:size])
 
 
@@ -76,9 +83,10 @@ def _power_of_two(number: int) -> int:
 class Sampler(ABC):
     """Independent samples whose mean is delta at every epsilon >= `least_epsilon`, and whose range is known.
 
-    V(epsilon) = exp(log_weight) * (1 - exp(epsilon - loss))_+ lies in [0, value_range(epsilon)] and has mean
-    delta(epsilon) in this `direction`. A chunk is a pure function of (sampler, seed, index). Below `least_epsilon`,
-    where samples would miss a part of delta, everything that takes an epsilon refuses.
+    Formal guarantee: V(epsilon) = exp(log_weight) * (1 - exp(epsilon - loss))_+ lies in [0, value_range(epsilon)] and
+    has mean delta(epsilon) in this `direction`; computed with rounding +1 (-1), its mean is at least (at most) delta
+    up to `lost_delta(epsilon)` (docs/math.md, section 6.1). A chunk is a pure function of (sampler, seed, index). Below
+    `least_epsilon`, where samples would miss a part of delta, everything that takes an epsilon refuses.
 
     Attributes:
       direction: which divergence is estimated.
@@ -105,7 +113,14 @@ class Sampler(ABC):
             vars(self).update(state["others"], **{name: jnp.asarray(value) for name, value in state["arrays"].items()})
 
     def value_range(self, epsilon: float) -> float:
-        """Returns R with 0 <= V(epsilon) <= R."""
+        """Returns R with 0 <= V(epsilon) <= R.
+
+        Args:
+          epsilon: where delta is wanted; at least `least_epsilon`.
+
+        Returns:
+          R, known before sampling.
+        """
         if not epsilon >= self.least_epsilon:
             remedy = f"must be at least {self.least_epsilon}, the least that this {self.name} sampler is valid for"
             raise InvalidArgument("epsilon", epsilon, remedy)
@@ -117,10 +132,27 @@ class Sampler(ABC):
 
     @abstractmethod
     def draw(self, seed: int, index: int) -> Draw:
-        """Returns chunk number `index`."""
+        """Returns chunk number `index`.
+
+        Args:
+          seed: of all chunks.
+          index: of the chunk, from 0.
+
+        Returns:
+          `layout.size` samples, the same for the same arguments.
+        """
 
     def values(self, draw: Draw, epsilon: float, rounding: int = 0) -> FloatArray:
-        """Returns V(epsilon); rounding +1 (-1) gives values whose mean is not below (above) delta despite the slack."""
+        """Returns V(epsilon); rounding +1 (-1) gives values whose mean is not below (above) delta despite the slack.
+
+        Args:
+          draw: a chunk of this sampler.
+          epsilon: where delta is wanted; at least `least_epsilon`.
+          rounding: +1 for limits from above, -1 for limits from below, 0 for estimates.
+
+        Returns:
+          One value per sample, from 0 to `value_range(epsilon)`.
+        """
         value_range = self.value_range(epsilon)
         slack = rounding * self.slack.epsilon
         log_weight = draw.log_weight + self.order * slack
@@ -129,7 +161,14 @@ class Sampler(ABC):
         return np.minimum(values, value_range)
 
     def lost_delta(self, epsilon: float) -> float:
-        """Returns how much of delta may hide in samples that floating point lost."""
+        """Returns how much of delta may hide in samples that floating point lost.
+
+        Args:
+          epsilon: where delta is wanted.
+
+        Returns:
+          What to add to an upper limit on the mean, and to take off a lower one.
+        """
         return self.slack.lost * self.value_range(epsilon)
 
 

@@ -38,6 +38,15 @@ def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: 
     A certificate needs samples in proportion to the range R, which is known before sampling; `auto` takes the sampler
     with the smallest R times cost per sample. `tilted` stands for the sharp sampler of the direction: tilted for
     mixture-first and replace, half-space for noise-first. `maximum` and `order-statistics` are for C = I.
+
+    Args:
+      pair: the mechanism with its noise multiplier.
+      direction: which divergence.
+      epsilon: where delta is wanted.
+      requested: auto, plain, tilted, maximum or order-statistics.
+
+    Returns:
+      The sampler, and why.
     """
     choice("sampler", requested, SAMPLERS)
     if requested in _ORTHOGONAL:

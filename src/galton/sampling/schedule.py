@@ -51,7 +51,14 @@ class Pool(ABC):
 
     @abstractmethod
     def drawing(self, sampler: Sampler) -> AbstractContextManager[Submit]:
-        """Gives the sampler to the workers for as long as the context is open."""
+        """Gives the sampler to the workers for as long as the context is open.
+
+        Args:
+          sampler: whose chunks are wanted.
+
+        Returns:
+          A context that gives a function from (seed, index) to a chunk under way.
+        """
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,13 @@ def draws(
     under way. Chunks that are not whole, or not numbers, are refused; of those computed elsewhere a few, which nobody
     can foresee, are computed again here and must agree up to the sampler's slack. That notices a worker that is broken
     or that often lies; it does not replace trust in the cluster.
+
+    Args:
+      sampler: whose chunks are wanted.
+      samples: how many, in total.
+      seed: of all chunks.
+      pool: where chunks are computed.
+      progress: called as progress(what, done, total).
     """
     suspects = {secrets.randbelow(among) for among in SPOT_CHECKS} if pool.elsewhere else set()
     chunks = -(-samples // sampler.layout.size)

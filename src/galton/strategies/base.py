@@ -91,6 +91,9 @@ class Strategy(ABC):
         Args:
           rounds: rounds of the run.
           parameters: as `parameters()` returns them, with `allow_negative`; nested strategies are rebuilt already.
+
+        Returns:
+          The strategy.
         """
 
     def matrix(self) -> FloatArray:

@@ -25,6 +25,9 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
 
     Args:
       value: a dictionary as `to_json` returns it.
+
+    Returns:
+      The strategy, every field checked.
     """
     parameters = dict(value)
     kind, rounds = parameters.pop("kind", None), parameters.pop("rounds", None)

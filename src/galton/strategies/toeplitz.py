@@ -65,7 +65,14 @@ class ToeplitzLike(Strategy):
         return _shifted_columns(self._first_mode(self.check_bins(bins)), 0, bins)
 
     def gram(self, bins: int) -> FloatArray:
-        """O(n * bins) time and O(n + bins^2) memory: G[i, i+l] = sum_{u < n-i-l} s[u] s[u+l]."""
+        """O(n * bins) time and O(n + bins^2) memory: G[i, i+l] = sum_{u < n-i-l} s[u] s[u+l].
+
+        Args:
+          bins: batches per epoch.
+
+        Returns:
+          The Gram matrix of the modes, of shape (bins, bins), for noise of standard deviation 1.
+        """
         mode = self._first_mode(self.check_bins(bins))
         common = self.rounds - bins + 1
         result = np.empty((bins, bins))

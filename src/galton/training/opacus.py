@@ -290,7 +290,14 @@ class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradie
 
 
 def opacus_clip_norm(plan: Plan) -> float:
-    """Returns the norm that Opacus clips to: the plan's, with room for rounding."""
+    """Returns the norm that Opacus clips to: the plan's, with room for rounding.
+
+    Args:
+      plan: the plan.
+
+    Returns:
+      A norm that is smaller than the plan's by as much as rounding may add.
+    """
     return plan.clip_norm * (1 - ROUNDING)
 
 

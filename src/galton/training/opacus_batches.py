@@ -42,7 +42,11 @@ class Delivery:
         self.round: int | None = None
 
     def begin(self) -> deque[int]:
-        """Notes that a pass over the sampler begins; returns the queue to which it appends the rounds asked for."""
+        """Notes that a pass over the sampler begins; returns the queue to which it appends the rounds asked for.
+
+        Returns:
+          The queue.
+        """
         self.forget()
         self.passes, self.asked, self._noted = self.passes + 1, deque(), False
         return self.asked
@@ -53,15 +57,30 @@ class Delivery:
         self._parts.clear()
 
     def note(self, turn: int) -> None:
-        """Notes that the batch of this round is handed over."""
+        """Notes that the batch of this round is handed over.
+
+        Args:
+          turn: the round.
+        """
         self.round, self._noted = turn, True
 
     def open_part(self, skip: bool) -> None:
-        """Notes that a part is on its way; `skip` says that others of the same batch follow."""
+        """Notes that a part is on its way; `skip` says that others of the same batch follow.
+
+        Args:
+          skip: whether others of the same batch follow.
+        """
         self._parts.append((skip, self.round if self._noted or not self.asked else self.asked[-1]))
 
     def next_part(self, take: bool = True) -> bool:
-        """Returns whether other parts of the batch follow the one that is stepped now; `take` removes it."""
+        """Returns whether other parts of the batch follow the one that is stepped now; `take` removes it.
+
+        Args:
+          take: whether the part is removed.
+
+        Returns:
+          True if the batch has further parts.
+        """
         if not self._parts:
             return False
         if not take:
@@ -74,7 +93,11 @@ class Delivery:
         return skip
 
     def check(self, coming: int) -> None:
-        """Raises `PlanViolated` unless the batch of the next round, `coming`, was delivered and none after it."""
+        """Raises `PlanViolated` unless the batch of the next round, `coming`, was delivered and none after it.
+
+        Args:
+          coming: the next round.
+        """
         if self.round is None:
             raise PlanViolated(
                 f"step: no loader of the plan has delivered the batch of round {coming}; batches have to come from the "

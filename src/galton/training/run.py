@@ -41,7 +41,13 @@ class PlanViolated(GaltonError):
 
 
 def check_same(name: str, value: Any, planned: Any) -> None:
-    """Raises `PlanViolated` unless a value is the plan's."""
+    """Raises `PlanViolated` unless a value is the plan's.
+
+    Args:
+      name: of the value, for the error.
+      value: what the run has.
+      planned: what the plan says.
+    """
     if value != planned:
         raise PlanViolated(f"{name} = {value}: the plan was made for {planned}; train with that, or make another plan")
 

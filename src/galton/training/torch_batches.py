@@ -74,7 +74,15 @@ def plan_loader(
 
 
 def worker_context(workers: int, requested: Any = None) -> Any:
-    """Returns how a loader starts its workers: as requested, else without forking a process that uses JAX."""
+    """Returns how a loader starts its workers: as requested, else without forking a process that uses JAX.
+
+    Args:
+      workers: number of the loader's workers.
+      requested: the start method that the caller asked for, if any.
+
+    Returns:
+      A start method for the loader, or None for its own.
+    """
     return requested if requested is not None or not workers else "forkserver"
 
 
@@ -157,7 +165,11 @@ class Accumulated:
         self._received = 0
 
     def check(self, batch: PaddedBatch) -> None:
-        """Raises `PlanViolated` for all but the next micro-batch of the run's next round."""
+        """Raises `PlanViolated` for all but the next micro-batch of the run's next round.
+
+        Args:
+          batch: the micro-batch that is about to be used.
+        """
         check_same("round of the batch", batch.round, self._run.round)
         if not self._received:
             self._cut(batch.parts)
