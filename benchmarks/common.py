@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from galton import files
+
 RESULTS = Path(__file__).parent / "results"
 Step = Callable[[], None]
 
@@ -33,9 +35,8 @@ def write(name: str, rows: list[dict[str, Any]], **more: Any) -> Path:
         **more,
         "rows": rows,
     }
-    RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(body, indent=1) + "\n")
+    files.write_text(path, json.dumps(body, indent=1) + "\n")
     return path
 
 
@@ -44,7 +45,7 @@ def markdown(name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     path = RESULTS / f"{name}.md"
-    path.write_text("\n".join(lines) + "\n")
+    files.write_text(path, "\n".join(lines) + "\n")
     return path
 
 

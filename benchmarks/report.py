@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import RESULTS
+from galton import files
 
 PARTS = [
     (
@@ -126,7 +127,7 @@ def main() -> None:
             text += [f"## {title}", "", words, "", path.read_text()]
         if name == "certificates":
             text += ["![seconds of a certificate against epsilon](../benchmarks/results/certificates.png)", ""]
-    (Path(__file__).parents[1] / "docs" / "benchmarks.md").write_text("\n".join([*text, LIMITS]))
+    files.write_text(Path(__file__).parents[1] / "docs" / "benchmarks.md", "\n".join([*text, LIMITS]))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -246,6 +247,13 @@ def test_a_shuffle_that_fails_leaves_no_pieces(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidFile, match=r"file.*: cannot be made"):
         shuffle_records([b"a"], tmp_path / "file" / "data")
+
+
+def test_shuffled_records_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    """They are the data, and their order is the secret that amplification rests on."""
+    shuffle_records([b"a", b"b", b"c"], tmp_path / "records", shards=2, seed=1)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "records").iterdir()}
+    assert modes == {0o600}
 
 
 def test_order_of_shuffled_records_is_uniform(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -31,7 +32,7 @@ from galton.noise import (
 )
 from galton.noise import layout as layout_module
 from galton.noise.layout import layout_of
-from galton.noise.normals import ERROR, from_words, numpy_normals, standard_normals
+from galton.noise.normals import ERROR, from_words, standard_normals
 from galton.noise.run import content_hash
 from galton.noise.stream import MARGIN
 from galton.noise.threefry import block
@@ -79,6 +80,15 @@ def whole_run(kind: str, form: str = "buffers") -> NDArray[np.float32]:
     drawn, state = run(noise, noise.init(PARAMS, key_from_seed(7)), noise.strategy.rounds)
     assert int(state.round) == noise.strategy.rounds
     return np.stack([flat(x) for x in drawn])
+
+
+def numpy_normals(key: np.ndarray[Any, Any], turn: int, group: int, draw: int, size: int) -> np.ndarray[Any, Any]:
+    """The same normals as a flat NumPy array, without JAX."""
+    with np.errstate(over="ignore"):
+        words = tuple(np.full((), part, np.uint32) for part in (group, turn, draw))
+        high, low, _, _ = block(tuple(np.asarray(key, np.uint32)), (np.arange(size, dtype=np.uint32), *words))
+    result: np.ndarray[Any, Any] = from_words(high, low, np)
+    return result
 
 
 def flat(tree: Any) -> NDArray[np.float32]:
@@ -527,3 +537,20 @@ def test_a_hash_is_of_values_and_shapes_not_of_where_they_are() -> None:
         assert content_hash({"a": other}) != expected
     for scalar in (jnp.float32(1.5), jnp.bfloat16(1.5), np.float64(1.5)):
         assert content_hash(scalar) == content_hash(scalar) != content_hash(-scalar)
+
+
+def test_a_journal_that_cannot_be_written_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the round counts as not released: its noise may be asked for again."""
+    journal = Journal(tmp_path / "noise.journal", key_from_seed(1), plan="x")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(InvalidFile, match=r"noise\.journal: cannot be written \(No space left on device\)"):
+            journal.release(0, np.array([1]))
+    assert journal.released == 0
+    journal.close()

@@ -303,6 +303,17 @@ def test_curve_is_kept_by_plan_and_seed(plans: dict[str, Plan], tmp_path: Path) 
     assert privacy_curve(plan, Options(seed=1), cache, points=2) != first
 
 
+def test_curve_of_other_versions_is_computed_anew(
+    plans: dict[str, Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, cache = plans["unamplified"], Cache(tmp_path)
+    privacy_curve(plan, cache=cache, points=2)
+    kept = len(list(tmp_path.iterdir()))
+    monkeypatch.setattr("galton.report.curves.versions", lambda: {"jax": "another"})
+    privacy_curve(plan, cache=cache, points=2)
+    assert len(list(tmp_path.iterdir())) == kept + 1
+
+
 def test_truncation_is_part_of_the_curve(plans: dict[str, Plan], curves: dict[str, Curve], tmp_path: Path) -> None:
     plan = plans["poisson"]
     tight = replace(plan, truncation=replace(plan.truncation, displacement=1e-4))

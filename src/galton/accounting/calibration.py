@@ -12,10 +12,10 @@ import numpy as np
 from galton import files
 from galton.accounting.deterministic import multiplier_upper_bound
 from galton.accounting.estimate import DeltaEstimate, delta_with_failure
-from galton.accounting.options import Options, derived_seed
+from galton.accounting.options import Options, check_tau, derived_seed
 from galton.accounting.quick import multiplier_bracket, quick_multiplier
 from galton.accounting.solve import solve
-from galton.errors import GaltonError, InvalidArgument, positive
+from galton.errors import GaltonError
 from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Direction, Guarantee, as_guarantee
 from galton.pair import Pair
@@ -95,8 +95,7 @@ def calibrate(
     """
     guarantee = as_guarantee(epsilon, delta)
     options = options or Options()
-    if not 1.001 <= positive("tau", tau) <= 1000:
-        raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000, so that there is room to prove the claim")
+    check_tau(tau)
     start = time.perf_counter()
     seed = options.fresh_seed()
     claim, aim = guarantee.delta, guarantee.with_delta(guarantee.delta / tau)

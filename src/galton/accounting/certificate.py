@@ -14,7 +14,7 @@ import numpy as np
 from galton import files
 from galton.accounting.deterministic import direction_upper_bound
 from galton.accounting.ledger import AttemptInterrupted, Ledger, default_ledger
-from galton.accounting.options import SEQUENCE, Options, derived_seed
+from galton.accounting.options import SEQUENCE, Options, check_tau, derived_seed
 from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
 from galton.errors import InvalidArgument, positive, probability
 from galton.fields import Fields
@@ -350,8 +350,8 @@ def certify(
     guarantee = as_guarantee(epsilon, delta)
     options = options or Options()
     failure = FAILURE_SHARE * guarantee.delta if failure is None else probability("failure", failure)
-    if tau is not None and not 1.001 <= positive("tau", tau) <= 1000:
-        raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000")
+    if tau is not None:
+        check_tau(tau)
     start = time.perf_counter()
     seed = options.fresh_seed()
     ledger = ledger or default_ledger()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from galton import files
 from galton.bounds import BOUNDS
-from galton.errors import choice, count, positive, probability
+from galton.errors import InvalidArgument, choice, count, positive, probability
 from galton.sampling.base import NARROW_SEED, SEED_LIMIT, check_seed
 from galton.sampling.choice import SAMPLERS
 from galton.sampling.schedule import Pool, Progress, Threads
@@ -85,6 +85,13 @@ class Options:
     def fresh_seed(self) -> int:
         """Returns `seed`, or a new seed from the operating system if it is None."""
         return secrets.randbelow(SEED_LIMIT) if self.seed is None else self.seed
+
+
+def check_tau(tau: float) -> float:
+    """Refuses a tau that leaves no room to prove a claim, or more than anybody wants."""
+    if not 1.001 <= positive("tau", tau) <= 1000:
+        raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000, so that there is room to prove the claim")
+    return float(tau)
 
 
 def derived_seed(seed: int, purpose: str) -> int:

@@ -91,7 +91,7 @@ def shuffle_records(
         sizes = _write_shards(records, parts, shards, words)
         for shard, size in enumerate(sizes):
             _shuffle_shard(_shard_path(parts, shard), _shard_path(folder, shard), shard, size, words)
-    files.write_text(folder / INDEX, json.dumps({"format": FORMAT, "sizes": sizes}) + "\n")
+    files.write_text(folder / INDEX, json.dumps({"format": FORMAT, "sizes": sizes}) + "\n", secret=True)
     return ShuffledRecords(folder, tuple(sizes))
 
 
@@ -131,7 +131,7 @@ def _shuffle_shard(part: Path, target: Path, shard: int, size: int, words: Words
     with part.open("rb") as file:
         records = list(_read_records(file, size))
     order = np.argsort(words.draw("order", shard, size, np.uint64), kind="stable")
-    with files.replacing(target) as temporary, temporary.open("wb") as file:
+    with files.replacing(target, secret=True) as temporary, temporary.open("wb") as file:
         for index in order:
             file.write(len(records[index]).to_bytes(8, "little") + records[index])
     part.unlink()

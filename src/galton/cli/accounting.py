@@ -15,6 +15,7 @@ from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
 
 if TYPE_CHECKING:
+    from galton.accounting import DeltaEstimate
     from galton.pair import Pair
     from galton.strategies import Strategy
 
@@ -60,14 +61,14 @@ def _merge_row(values: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _directions(values: dict[str, Any]) -> list[tuple[str, str]]:
+def _directions(estimate: DeltaEstimate) -> list[tuple[str, str]]:
     return [
         (
-            bounds["direction"],
-            f"{bounds['delta']:.4g} in [{bounds['lower']:.4g}, {bounds['upper']:.4g}], "
-            f"{bounds['samples']:,} samples; {bounds['reason']}",
+            bounds.direction.value,
+            f"{bounds.delta:.4g} in [{bounds.lower:.4g}, {bounds.upper:.4g}], "
+            f"{bounds.samples:,} samples; {bounds.reason}",
         )
-        for bounds in values["by_direction"]
+        for bounds in estimate.by_direction
     ]
 
 
@@ -97,11 +98,11 @@ def delta(
         _words(mechanism.strategy, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
         ("epsilon", f"{epsilon:g}, {adjacency} adjacency"),
-        ("delta", f"{values['delta']:.4g}"),
-        ("limits", f"[{values['lower']:.4g}, {values['upper']:.4g}] with confidence {settings.confidence:g}"),
-        *_directions(values),
+        ("delta", f"{estimate.delta:.4g}"),
+        ("limits", f"[{estimate.lower:.4g}, {estimate.upper:.4g}] with confidence {settings.confidence:g}"),
+        *_directions(estimate),
         *_merge_row(values),
-        ("time", f"{values['seconds']:.1f} s, seed {values['seed']}"),
+        ("time", f"{estimate.seconds:.1f} s, seed {estimate.seed}"),
     ]
     return show.print_table("delta", rows)
 
@@ -125,18 +126,18 @@ def epsilon(
         estimate = accounting.epsilon(pair, delta, Adjacency(adjacency), options=accounting_options)
         values = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         values["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(values, strategy, pair, values["epsilon"], Adjacency(adjacency))
+        _with_merge_loss(values, strategy, pair, estimate.epsilon, Adjacency(adjacency))
     if as_json:
         return show.print_json(values)
     rows = [
         _words(mechanism.strategy, pair),
         ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
         ("delta", f"{delta:g}, {adjacency} adjacency"),
-        ("epsilon", f"{values['epsilon']:.4f}"),
-        ("limits", f"[{values['lower']:.4f}, {values['upper']:.4f}] with confidence {settings.confidence:g}"),
-        ("without sampling", f"at most {values['deterministic_upper']:.4f}, with certainty"),
+        ("epsilon", f"{estimate.epsilon:.4f}"),
+        ("limits", f"[{estimate.lower:.4f}, {estimate.upper:.4f}] with confidence {settings.confidence:g}"),
+        ("without sampling", f"at most {estimate.deterministic_upper:.4f}, with certainty"),
         *_merge_row(values),
-        ("time", f"{values['seconds']:.1f} s, {values['samples']:,} samples, seed {values['seed']}"),
+        ("time", f"{estimate.seconds:.1f} s, {estimate.samples:,} samples, seed {estimate.seed}"),
     ]
     return show.print_table("epsilon", rows)
 
@@ -176,16 +177,16 @@ def profile(
         values["noise_multiplier"] = noise_multiplier
     if as_json:
         return show.print_json(values)
-    columns = zip(values["epsilons"], values["deltas"], values["lowers"], values["uppers"], strict=True)
+    columns = zip(curve.epsilons, curve.deltas, curve.lowers, curve.uppers, strict=True)
     show.print_grid(
         f"privacy profile of {_words(mechanism.strategy, pair)[1]}",
         ("epsilon", "delta", "lower", "upper"),
         [(f"{x:.4g}", f"{d:.3e}", f"{low:.3e}", f"{up:.3e}") for x, d, low, up in columns],
     )
     rows = [
-        ("advantage", f"{values['advantage']:.4f}, at most {values['advantage_upper']:.4f} (total variation distance)"),
+        ("advantage", f"{curve.advantage:.4f}, at most {curve.advantage_upper:.4f} (total variation distance)"),
         ("confidence", f"{settings.confidence:g} for all limits at once"),
-        ("time", f"{values['seconds']:.1f} s, {values['samples']:,} samples, seed {values['seed']}"),
+        ("time", f"{curve.seconds:.1f} s, {curve.samples:,} samples, seed {curve.seed}"),
     ]
     return show.print_table("", rows)
 
@@ -211,12 +212,12 @@ def calibrate(
     strategy, pair = mechanism.build()
     matrix = strategy.check_workload(parse_workload(workload, strategy.rounds))
     with execution.options(**asdict(settings)) as accounting_options:
-        calibrated = accounting.calibrate(pair, guarantee, options=accounting_options, tau=tau)
-    multiplier = calibrated.noise_multiplier
+        calibration = accounting.calibrate(pair, guarantee, options=accounting_options, tau=tau)
+    multiplier = calibration.noise_multiplier
     sensitivity = strategy.sensitivity(mechanism.bins)
     errors = strategy.row_errors(matrix)
     sigma = multiplier * sensitivity
-    values = calibrated.to_json() | _described(mechanism.strategy, strategy, pair)
+    values = calibration.to_json() | _described(mechanism.strategy, strategy, pair)
     values |= {
         "sigma": sigma,
         "sensitivity": sensitivity,
@@ -228,7 +229,7 @@ def calibrate(
     _with_merge_loss(values, strategy, pair.at(multiplier), epsilon, Adjacency(adjacency))
     if as_json:
         return show.print_json(values)
-    check = values["check"]
+    check = calibration.check
     rows = [
         _words(mechanism.strategy, pair),
         ("target", str(guarantee)),
@@ -237,12 +238,12 @@ def calibrate(
         ("sigma", f"{sigma:.5g} for C as given, clip norm 1"),
         (
             "unamplified",
-            f"{values['unamplified']:.5g}: amplification saves a factor {values['unamplified'] / multiplier:.2f}",
+            f"{calibration.unamplified:.5g}: amplification saves a factor {calibration.unamplified / multiplier:.2f}",
         ),
         ("error", f"{values['rmse']:.5g} root mean square, {values['max_error']:.5g} at most ({workload} workload)"),
-        ("delta", f"{check['delta']:.4g} in [{check['lower']:.4g}, {check['upper']:.4g}] on fresh samples"),
+        ("delta", f"{check.delta:.4g} in [{check.lower:.4g}, {check.upper:.4g}] on fresh samples"),
         *_merge_row(values),
-        ("time", f"{values['seconds']:.1f} s, seed {values['seed']}"),
+        ("time", f"{calibration.seconds:.1f} s, seed {calibration.seed}"),
     ]
     return show.print_table("calibration", rows)
 
@@ -294,19 +295,19 @@ def certify(
             _words(mechanism.strategy, pair),
             ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
             ("claim", str(guarantee)),
-            ("verdict", "ACCEPTED" if values["accepted"] else "REJECTED"),
-            ("delta at most", f"{values['delta_upper']:.4g}"),
-            ("failure probability", f"{values['failure_probability']:.2g} over {values['attempts']} attempt(s)"),
+            ("verdict", "ACCEPTED" if certificate.accepted else "REJECTED"),
+            ("delta at most", f"{certificate.delta_upper:.4g}"),
+            ("failure probability", f"{certificate.failure_probability:.2g} over {certificate.attempts} attempt(s)"),
             *[
                 (
-                    bounds["direction"],
-                    f"estimate {bounds['estimate']:.4g}, {bounds['samples']:,} samples; {bounds['reason']}",
+                    verdict.direction.value,
+                    f"estimate {verdict.estimate:.4g}, {verdict.samples:,} samples; {verdict.reason}",
                 )
-                for bounds in values["by_direction"]
+                for verdict in certificate.by_direction
             ],
-            ("statement", values["statement"]),
-            ("time", f"{values['seconds']:.1f} s, seed {values['seed']}"),
+            ("statement", certificate.statement),
+            ("time", f"{certificate.seconds:.1f} s, seed {certificate.seed}"),
         ]
         show.print_table("certificate", rows)
-    if not values["accepted"]:
+    if not certificate.accepted:
         raise typer.Exit(3)

@@ -37,16 +37,30 @@ class Kind:
       words: one line.
       solver: solver(accountant) finds strategy and noise.
       slow: whether it is left out unless asked for by name.
+      beside: mechanisms with the same C that no accountant covers; listed after those that one does.
     """
 
     name: str
     words: str
     solver: Callable[[Accountant], Solver]
     slow: bool = False
+    beside: tuple[Mechanism, ...] = ()
 
+
+_SHUFFLING = Mechanism(
+    "dpsgd-shuffling",
+    "independent noise, shuffled batches: LOWER bound on the noise, not a guarantee",
+    shuffling.STATEMENT,
+    fixed(_identity, shuffling.calibrate_shuffling),
+)
 
 KINDS = (
-    Kind("dpsgd", "independent noise", lambda accountant: fixed(_identity, accountant.calibrate)),
+    Kind(
+        "dpsgd",
+        "independent noise",
+        lambda accountant: fixed(_identity, accountant.calibrate),
+        beside=(_SHUFFLING,),
+    ),
     Kind(
         "bandmf",
         "banded Toeplitz C with the best number of bands",
@@ -70,13 +84,6 @@ KINDS = (
     ),
 )
 
-_SHUFFLING = Mechanism(
-    "dpsgd-shuffling",
-    "independent noise, shuffled batches: LOWER bound on the noise, not a guarantee",
-    shuffling.STATEMENT,
-    fixed(_identity, shuffling.calibrate_shuffling),
-)
-
 
 def _all() -> Iterator[Mechanism]:
     for kind in KINDS:
@@ -93,8 +100,7 @@ def _all() -> Iterator[Mechanism]:
                     candidate=kind.name in compared.candidates,
                     reference=kind.name in compared.references,
                 )
-        if kind.name == "dpsgd":
-            yield _SHUFFLING
+        yield from kind.beside
     for accountant in ACCOUNTANTS.values():
         for index, (family, words) in enumerate(accountant.compared.optimised.items()):
             yield Mechanism(

@@ -189,6 +189,10 @@ class Journal:
             self.replays += int(line["replayed"]) >= 0
 
     def _append(self, line: dict[str, Any]) -> None:
-        self._file.write(files.canonical(line) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(files.canonical(line) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            reason = error.strerror or error
+            raise InvalidFile(f"{self.path}: cannot be written ({reason}); no noise was given for it") from error

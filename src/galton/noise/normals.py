@@ -80,12 +80,3 @@ def standard_normals(key: jax.Array, turn: Any, group: Any, draw: Any, shape: tu
     high, low, _, _ = threefry.block(tuple(key), counter)
     normals: jax.Array = from_words(high, low)
     return normals.reshape(shape)
-
-
-def numpy_normals(key: np.ndarray[Any, Any], turn: int, group: int, draw: int, size: int) -> np.ndarray[Any, Any]:
-    """The same normals as a flat NumPy array, without JAX: to check by, and for hosts that cannot compile."""
-    with np.errstate(over="ignore"):
-        words = tuple(np.full((), part, np.uint32) for part in (group, turn, draw))
-        high, low, _, _ = threefry.block(tuple(np.asarray(key, np.uint32)), (np.arange(size, dtype=np.uint32), *words))
-    result: np.ndarray[Any, Any] = from_words(high, low, np)
-    return result

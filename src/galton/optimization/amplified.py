@@ -15,8 +15,9 @@ import numpy as np
 from galton import files
 from galton.accounting import Calibration, Options, calibrate
 from galton.accounting.calibration import DEFAULT_TAU
+from galton.accounting.options import check_tau
 from galton.accounting.quick import quick_multiplier
-from galton.errors import FloatArray, InvalidArgument, choice, count, positive
+from galton.errors import FloatArray, InvalidArgument, choice, count
 from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Guarantee, as_guarantee
 from galton.optimization.descent import gradient_descent
@@ -155,8 +156,7 @@ def optimize(
     count("samples", samples, at_most=1 << 24)
     count("iterations", iterations, at_least=0)
     choice("method", method, METHODS)
-    if not 1.001 <= positive("tau", tau) <= 1000:
-        raise InvalidArgument("tau", tau, "must lie between 1.001 and 1000, so that there is room to prove the claim")
+    check_tau(tau)
     if not callable(objective):
         choice("objective", objective, OBJECTIVES)
     estimator = choice("estimator", estimator or ("plain" if method == "paper" else "mixture"), ESTIMATORS)

@@ -10,6 +10,7 @@ from galton.accountants import Curve
 from galton.accounting import Options
 from galton.cache import Cache, default_cache
 from galton.plan import Plan
+from galton.provenance import versions
 
 REACH = 1.5
 """The curve goes from 0 to this many times the plan's epsilon."""
@@ -32,7 +33,13 @@ def privacy_curve(plan: Plan, options: Options | None = None, cache: Cache | Non
     """
     options, guarantee = options or Options(), plan.guarantee
     cache = cache or default_cache()
-    key = {"what": "curve of a report", "plan": plan.digest, "points": points, "seed": options.seed}
+    key = {
+        "what": "curve of a report",
+        "plan": plan.digest,
+        "points": points,
+        "seed": options.seed,
+        "versions": versions(),
+    }
     known = cache.get(key, __name__)
     if known is not None:
         return Curve.from_json(known)
