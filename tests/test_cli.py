@@ -444,6 +444,16 @@ def test_a_plan_says_which_batch_size_it_uses(tmp_path: Path) -> None:
     assert "on average" not in whole.out
 
 
+def test_a_plan_says_that_the_examples_do_not_fill_its_batches(tmp_path: Path) -> None:
+    words = [*SHORT_PLAN, "--batching", "fixed-order", "--adjacency", "replace", "--strategy", "identity"]
+    for examples, note in ((2000, "285.714 on average: 2000 examples make 7 batches per epoch"), (2002, "")):
+        size = ["--examples", str(examples), "--batch-size", str(examples / 7)]
+        result = galton(*words, *size, "--output", str(tmp_path / str(examples)))
+        assert result.code == 0, result.err
+        assert note in " ".join(result.out.split())
+        assert ("on average" in result.out) == bool(note)
+
+
 def parameters(command: str) -> dict[str, Any]:
     """The options and arguments of a command, by their names in Python."""
     galton("--help")  # imports the commands

@@ -22,6 +22,7 @@ COMMANDS: dict[str, list[str]] = {
     "delta": ["delta", "sqrt", *SIZE, *MULTIPLIER, "--epsilon", "1"],
     "epsilon": ["epsilon", "sqrt", *SIZE, *MULTIPLIER, "--delta", "1e-2"],
     "profile": ["profile", "sqrt", *SIZE, *MULTIPLIER],
+    "points of a list": ["profile", "sqrt", *SIZE, *MULTIPLIER, "--epsilons", "1,2"],
     "calibrate": ["calibrate", "sqrt", *SIZE, *TARGET],
     "certify": ["certify", "sqrt", *SIZE, *MULTIPLIER, *TARGET],
     "optimize": ["optimize", "blt:1", *SIZE, *TARGET],
@@ -36,7 +37,7 @@ COMMANDS: dict[str, list[str]] = {
     "report": ["report", "{plan}"],
     "audit": ["audit", "{plan}"],
 }
-"""A good call of every command; `classical` is optimize without amplification."""
+"""A good call of every command; `classical` is optimize without amplification, `points of a list` is profile."""
 
 ANALYSING = ("delta", "epsilon", "profile", "calibrate", "certify")
 SAMPLING = ("delta", "epsilon", "profile", "calibrate", "certify", "optimize", "plan", "verify", "report")
@@ -52,7 +53,9 @@ CASES: list[Case] = [
         (*ANALYSING, "optimize", "compare"),
         ("--bins", "0", "--bins = 0: must be at least 1"),
         ("--bins", "1000001", "--bins = 1000001: must be at most"),
-        ("--bins", "x", "Invalid value for '--bins'"),
+        ("--bins", "x", "--bins = 'x': must be a whole number\n"),
+        ("-b", "5e4", "--bins = '5e4': must be a whole number, written out: 50000\n"),
+        ("--bins", "1e400", "--bins = '1e400': must be a whole number\n"),
         ("--epochs", "0", "--epochs = 0: must be at least 1"),
     ),
     *rows(
@@ -97,6 +100,14 @@ CASES: list[Case] = [
         ("--epsilon", "inf", "--epsilon = inf: must be finite"),
     ),
     *rows(
+        ("calibrate", "certify", "optimize", "classical", "compare", "plan"),
+        ("--epsilon", "1e300", "--epsilon = 1e+300: must be at most 10000"),
+    ),
+    *rows(
+        ("plan",),
+        ("--delta", "1e-300", "--delta = 1e-300: is too small to be confirmed in floating point; take 1e-200 or mo"),
+    ),
+    *rows(
         ("epsilon", "calibrate", "certify", "optimize", "classical", "compare", "plan"),
         ("--delta", "0", "--delta = 0.0: must lie strictly between 0 and 1"),
     ),
@@ -110,7 +121,8 @@ CASES: list[Case] = [
         ("--workload", "momentum:x", "--workload = 'momentum:x': momentum must be a number"),
         ("--workload", "momentum:2", "--workload = 'momentum:2': momentum must be at least 0 and below 1"),
         ("--workload", "{small}", "--workload = '{small}': is for 5 rounds, not for the "),
-        ("--workload", "{upper}", "{upper}: workload = (12, 12): must be lower-triangular"),
+        ("--workload", "{upper}", "{upper}: workload = (12, 12): must be lower-triangular; a workload file holds"),
+        ("--workload", "{negative}", "{negative}: workload = (2,): must be a square matrix (this is its shape); a w"),
     ),
     *rows(
         ("profile",),
@@ -119,6 +131,7 @@ CASES: list[Case] = [
         ("--epsilons", "1,-1", "--epsilons = '1,-1': must not be negative"),
         ("--points", "1", "--points = 1: must be at least 2"),
     ),
+    ("points of a list", "--points", "-3", "--points = -3: is for the default grid: leave out --epsilons or --points"),
     *rows(
         ("certify",),
         ("--failure", "0", "--failure = 0.0: must lie strictly between 0 and 1"),
@@ -142,11 +155,26 @@ CASES: list[Case] = [
     ),
     ("delta", "--nonsense", "1", "No such option: --nonsense"),
     ("delta", "extra", "1", "Got unexpected extra argument"),
-    ("classical", "--plot", "c.png", "--plot = 'c.png': is for balls-in-bins"),
+    *rows(
+        ("classical",),
+        ("--plot", "c.png", "--plot = 'c.png': is for balls-in-bins"),
+        ("--tau", "3", "--tau = 3.0: is for balls-in-bins"),
+        ("--samples", "4096", "--samples = 4096: is for balls-in-bins"),  # though it is the default
+        ("--confidence", "0.3", "--confidence = 0.3: is for balls-in-bins"),
+        ("--workers", "7", "--workers = 7: is for balls-in-bins"),
+        ("--seed", "0", "--seed = 0: is for balls-in-bins"),
+        ("--cluster", "x", "--cluster = 'x': is for balls-in-bins"),
+        ("--method", "paper", "--method = 'paper': is for balls-in-bins"),
+        ("--estimator", "plain", "--estimator = 'plain': is for balls-in-bins"),
+        ("--iterations", "5", "--iterations = 5: is for balls-in-bins"),
+    ),
     *rows(
         ("compare",),
         ("--epsilons", "one", "--epsilons = 'one': must be numbers separated by commas"),
-        ("--epsilon", "1,0", "--epsilons[1] = 0.0: must be greater than 0"),
+        ("--epsilon", "1,0", "--epsilon[1] = 0.0: must be greater than 0"),
+        ("--epsilon", "0", "--epsilon = 0.0: must be greater than 0"),
+        ("--epsilons", "0", "--epsilons = 0.0: must be greater than 0"),
+        ("--epsilons=1,0", "--json", "--epsilons[1] = 0.0: must be greater than 0"),
         ("--mechanisms", "sgd", "--mechanisms = 'sgd': must be one of dpsgd-balls-in-bins"),
         ("--baseline", "sgd", "--baseline = 'sgd': must be one of dpsgd-balls-in-bins"),
         ("--plot", "c.txt", "--plot = 'c.txt': must end in .png"),
@@ -174,6 +202,9 @@ CASES: list[Case] = [
         ("--strategy", "{negative}", "{negative}: C has negative entries; only the commands that analyse"),
         ("--strategy", "{small}", "{small}: C is for 5 rounds, not for the 32 of this run"),
         ("--batching", "x", "--batching = 'x': must be one of balls-in-bins"),
+        ("--batching", "shuffle-once", "--adjacency = 'add-or-remove': must be replace or zero-out for shuffle-once b"),
+        ("--micro-batch-size", "x", "--micro-batch-size = 'x': must be a whole number\n"),
+        ("--batch-size", "x", "--batch-size = 'x': must be a number\n"),
         ("--batching", "poisson", "--strategy = 'sqrt:8': has 8 bands"),
         ("--accountant", "x", "--accountant = 'x': must be one of"),
         ("--clip-norm", "0", "--clip-norm = 0.0: must be greater than 0"),
@@ -202,9 +233,22 @@ POSITIONAL: list[tuple[list[str], str]] = [
             ("sqrt:13", "STRATEGY = 'sqrt:13': the number of bands must be a whole number from 1 to 12"),
             ("{tiny}", "STRATEGY = '{tiny}': its entries are too large or too small"),
             ("{negative}", "{negative}: C has negative entries"),
+            ("{text}.txt", "STRATEGY = '{text}.txt': a strategy file ends in .json or .npy; allowed here: identity"),
+            ("{text}.npy", "{text}.npy: is not a .npy file of numbers, as numpy.save writes it\n"),
+            ("{text}.json", "{text}.json: is not valid JSON (Expecting value: line 1 column 1 (char 0)); a strategy f"),
         )
     ),
     (["optimize", "sqrt:64"], "FAMILY = 'sqrt:64': needs no optimising: galton calibrate sqrt:64"),
+    (
+        ["optimize", "dense", "--bins", "1025", "--epochs", "1"],
+        "FAMILY = 'dense': is for at most 1024 rounds, and this run has 1025; families to optimise: blt:D[+scale], "
+        "toeplitz[:W][+scale] or banded:W\n",
+    ),
+    (
+        ["optimize", "bandmf:3"],
+        "FAMILY = 'bandmf:3': is optimised by the commands that analyse: galton calibrate bandmf:3 --bins .. --epochs "
+        ".. --epsilon .. --delta ..; families to optimise",
+    ),
     (["optimize", "nonsense"], "FAMILY = 'nonsense': must be blt:D[+scale], toeplitz[:W][+scale], banded:W or dense"),
     (["optimize", "blt:11"], "FAMILY = 'blt:11': the number of buffers must be a whole number from 1 to 10"),
     *(([command, "{folder}"], "{folder}: is not a plan") for command in ("verify", "sign", "report", "audit")),
@@ -222,8 +266,11 @@ def places(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     }
     for name, values in arrays.items():
         np.save(folder / f"{name}.npy", values)
+    for suffix in ("txt", "npy", "json"):
+        (folder / f"text.{suffix}").write_text("notes")
     save_plan(small_plan, folder / "plan")
     paths = {name: str(folder / f"{name}.npy") for name in arrays}
+    paths["text"] = str(folder / "text")
     return paths | {"folder": str(folder), "plan": str(folder / "plan"), "new": str(folder / "new")}
 
 
@@ -251,6 +298,10 @@ NOT_TYPED: list[tuple[list[str], str]] = [
         "--batch-size = 1.0: makes 2053 batches per epoch, a number that has no divisor that leaves 64 to 1024 modes;",
     ),
     (
+        ["--batching", "cyclic-poisson", "--strategy", "tree"],
+        "--strategy = 'tree': has no bands, for C is not square; take a strategy with bands, such as sqrt:4",
+    ),
+    (
         ["--batching", "cyclic-poisson", "--strategy", "sqrt"],
         "--strategy = 'sqrt': has 32 bands, too many for cyclic-poisson batches with 8 batches per epoch; "
         "take at most 8",
@@ -276,7 +327,29 @@ def test_a_plan_blames_what_was_typed(words: list[str], message: str, places: di
 def test_a_wrong_positional_argument_is_named_as_in_the_usage_line(
     words: list[str], message: str, places: dict[str, str]
 ) -> None:
-    check_refused([*words, *COMMANDS[words[0]][2:]], message, places)
+    check_refused([*words[:2], *COMMANDS[words[0]][2:], *words[2:]], message, places)
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [([], "--bins, --epochs, --epsilons and --delta are"), ([*SIZE, "--delta", "1e-5"], "--epsilons is")],
+)
+def test_a_comparison_says_what_it_lacks_and_how_that_is_written(
+    words: list[str], missing: str, places: dict[str, str]
+) -> None:
+    example = "galton compare --bins 100 --epochs 10 --epsilons 1,4 --delta 1e-5"
+    check_refused(["compare", *words], f"{missing} required, unless --list is given; for example {example}\n", places)
+
+
+def test_an_audit_names_the_folder_of_the_plan(tmp_path: Path) -> None:
+    folder = str(tmp_path / "plan")
+    words = [word.format(new=folder) for word in COMMANDS["plan"]]
+    made = galton(*words, "--batching", "poisson", "--accountant", "mmcc", "--epochs", "1", "--strategy", "sqrt:2")
+    assert made.code == 0
+    result = galton("audit", folder)
+    assert result.err.startswith(f"galton: DIR = '{folder[:10]}")
+    assert "the accountant mmcc has no exact attack on poisson batches" in result.err
+    assert result.code == 2
 
 
 NOT_WRONG = {
@@ -302,7 +375,7 @@ def test_every_option_has_its_row() -> None:
         if not tried & {(name, option) for option in parameter.opts}
     ]
     assert missing == []
-    assert set(COMMANDS) - set(registered()) == {"classical"}
+    assert set(COMMANDS) - set(registered()) == {"classical", "points of a list"}
 
 
 def test_only_the_parameters_of_the_command_are_renamed() -> None:
@@ -311,7 +384,7 @@ def test_only_the_parameters_of_the_command_are_renamed() -> None:
     def renamed(argument: str, **values: object) -> str:
         return str(as_typed(InvalidArgument(argument, 3, "must be 4"), parameters, values))
 
-    assert renamed("noise_multiplier", noise_multiplier=3.0) == "--noise-multiplier = 3: must be 4"
+    assert renamed("noise_multiplier", noise_multiplier=2.5) == "--noise-multiplier = 2.5: must be 4"
     assert renamed("epsilons[3]", epsilons="1,2") == "--epsilons[3] = 3: must be 4"
     assert renamed("strategy", strategy="sqrt:3") == "STRATEGY = 'sqrt:3': must be 4"
     for other in ("delta", "noise", "gram[0, 1]", "evidence.epsilons", "bins * epochs", "momentum"):

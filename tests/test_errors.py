@@ -59,8 +59,8 @@ def test_good_values_pass_as_plain_python(call: Callable[[], object], expected: 
         (lambda: errors.count("x", True), "x = True: must be a whole number"),
         (lambda: errors.count("x", "3"), "x = '3': must be a whole number"),  # type: ignore[arg-type]
         (lambda: errors.choice("x", "c", ("a", "b")), "x = 'c': must be one of a, b"),
-        (lambda: errors.array("x", 1.0, 1), "x = (): must have 1 axis or axes (this is its shape)"),
-        (lambda: errors.array("x", [[1.0]], 1), "x = (1, 1): must have 1 axis or axes (this is its shape)"),
+        (lambda: errors.array("x", 1.0, 1), "x = (): must have one axis (this is its shape)"),
+        (lambda: errors.array("x", [[1.0]], 1), "x = (1, 1): must have one axis (this is its shape)"),
         (lambda: errors.array("x", [], 1), "x = (0,): must not be empty (this is its shape)"),
         (lambda: errors.array("x", [1.0, math.nan], 1), "x[1] = nan: must be finite"),
         (lambda: errors.array("x", [[1.0, 2.0], [-math.inf, 0.0]], 2), "x[1, 0] = -inf: must be finite"),

@@ -70,7 +70,7 @@ WRONG = [
     (ANALYSIS, "best", "is for plans: galton plan --strategy best"),
     (ANALYSIS, "bandmf", "must be bandmf:W: the number of bands must be a whole number from 1 to 12; without a number"),
     (ANALYSIS, "bandmf", "galton plan --strategy bandmf"),
-    (READY_MADE, "bandmf:3", "unamplified_optimum"),
+    (READY_MADE, "bandmf:3", "galton calibrate bandmf:3 --bins"),
     (OPTIMIZATION, "sqrt:64", f"needs no optimising: galton calibrate sqrt:64 {STEPS}"),
     (OPTIMIZATION, "sqrt:64", "families to optimise: blt:D[+scale], toeplitz[:W][+scale], banded:W or dense"),
     (OPTIMIZATION, "my c.json", "is a strategy already: galton calibrate 'my c.json'"),

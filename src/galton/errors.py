@@ -106,8 +106,8 @@ def choice(argument: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def array(argument: str, value: ArrayLike, ndim: int) -> FloatArray:
-    """Returns a read-only float64 copy of a finite array with `ndim` axes."""
+def array(argument: str, value: ArrayLike, ndim: int | None = None) -> FloatArray:
+    """Returns a read-only float64 copy of a finite array with `ndim` axes; None allows any number of them."""
     try:
         raw = np.asarray(value)
         if raw.dtype.kind not in "fiu":
@@ -115,8 +115,9 @@ def array(argument: str, value: ArrayLike, ndim: int) -> FloatArray:
         result = np.array(raw, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(argument, value, "must be an array of real numbers") from None
-    if result.ndim != ndim:
-        raise InvalidArgument(argument, result.shape, f"must have {ndim} axis or axes (this is its shape)")
+    if ndim is not None and result.ndim != ndim:
+        axes = "one axis" if ndim == 1 else f"{ndim} axes"
+        raise InvalidArgument(argument, result.shape, f"must have {axes} (this is its shape)")
     if result.size == 0:
         raise InvalidArgument(argument, result.shape, "must not be empty (this is its shape)")
     bad = ~np.isfinite(result)

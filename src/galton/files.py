@@ -361,7 +361,7 @@ def read_npy(path: str) -> FloatArray:
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror or error})") from None
     except Exception:  # the header of a .npy file is Python source, which can fail in any way
-        raise InvalidFile(f"{path}: is not a .npy file of numbers") from None
+        raise InvalidFile(f"{path}: is not a .npy file of numbers, as numpy.save writes it") from None
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu" or values.ndim not in (1, 2):
         raise InvalidFile(f"{path}: must hold a real array with one or two axes")
     return np.asarray(values, dtype=np.float64)

@@ -13,6 +13,9 @@ from typing import Any
 from galton.errors import InvalidArgument, non_negative, positive, probability
 from galton.fields import Fields
 
+LARGEST_EPSILON = 1e4
+"""The largest epsilon of a guarantee."""
+
 
 class Direction(enum.Enum):
     """Which hockey-stick divergence is meant: P is the run with the example, Q the run without it."""
@@ -198,7 +201,7 @@ class Guarantee:
     """(epsilon, delta)-DP under an adjacency: the claim, as one value.
 
     Args:
-      epsilon: above 0.
+      epsilon: above 0, at most 10000.
       delta: strictly between 0 and 1.
       adjacency: which data sets are neighbours; a name will do.
 
@@ -213,7 +216,7 @@ class Guarantee:
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", positive("epsilon", self.epsilon))
+        object.__setattr__(self, "epsilon", check_epsilon("epsilon", self.epsilon))
         object.__setattr__(self, "delta", probability("delta", self.delta))
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
 
@@ -257,6 +260,14 @@ class Guarantee:
         """
         body = Fields("guarantee", value)
         return cls(body.real("epsilon"), body.real("delta"), body.member("adjacency", Adjacency))
+
+
+def check_epsilon(argument: str, value: float) -> float:
+    """Returns the epsilon of a guarantee as a float, if it can be one."""
+    epsilon = positive(argument, value)
+    if epsilon > LARGEST_EPSILON:
+        raise InvalidArgument(argument, value, f"must be at most {LARGEST_EPSILON:g}: more says nothing")
+    return epsilon
 
 
 def as_guarantee(epsilon: float | Guarantee, delta: float | None) -> Guarantee:

@@ -107,8 +107,8 @@ class MatrixWorkload(Workload):
     entries: FloatArray
 
     def __post_init__(self) -> None:
-        entries = array("workload", self.entries, 2)
-        if entries.shape[0] != entries.shape[1]:
+        entries = array("workload", self.entries)
+        if entries.ndim != 2 or entries.shape[0] != entries.shape[1]:
             raise InvalidArgument("workload", entries.shape, "must be a square matrix (this is its shape)")
         if np.triu(entries, 1).any():
             raise InvalidArgument("workload", entries.shape, "must be lower-triangular")
@@ -215,7 +215,8 @@ def parse_workload(text: str, rounds: int) -> Workload:
         try:
             workload = MatrixWorkload(read_npy(text))
         except InvalidArgument as error:
-            raise InvalidFile(f"{text}: {error}") from None
+            held = f"a workload file holds a lower-triangular matrix with a row per round, here {rounds} x {rounds}"
+            raise InvalidFile(f"{text}: {error}; {held}") from None
         if workload.rounds != rounds:
             raise InvalidArgument(
                 "workload", text, f"is for {workload.rounds} rounds, not for the {rounds} of this run"

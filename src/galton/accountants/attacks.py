@@ -182,7 +182,7 @@ def unknown_coins(run: Run, whitening: Whitening) -> Coins:
 def period_of(scheme: Scheme) -> int:
     """Returns after how many rounds an example's turn comes again; batches without cycles cannot be audited."""
     if scheme.period is None:
-        raise InvalidArgument("scheme", scheme.kind, "batches that do not return in cycles cannot be audited")
+        raise InvalidArgument("scheme", scheme.name, "batches that do not return in cycles cannot be audited")
     return scheme.period
 
 

@@ -343,8 +343,8 @@ class Accountant(ABC):
         return InvalidArgument(
             "plan",
             self.name,
-            f"this accountant has no exact attack on {run.scheme.kind} batches with this strategy: audited are runs "
-            "with bins, and (cyclic) Poisson runs whose C has at most as many bands as there are groups",
+            f"the accountant {self.name} has no exact attack on {run.scheme.name} batches with this strategy: audited "
+            "are runs with bins, and (cyclic) Poisson runs whose C has at most as many bands as there are groups",
         )
 
     def stated(self, guarantee: Guarantee) -> Statement:

@@ -68,4 +68,4 @@ def default_accountant(scheme: Scheme) -> Accountant:
 def not_covered(name: str, scheme: Scheme) -> InvalidArgument:
     """Returns the error that an accountant does not cover a scheme."""
     right = ", ".join(accountant.name for accountant in covering(scheme)) or "none that galton has"
-    return InvalidArgument("accountant", name, f"does not cover {scheme.kind} batches; covered by: {right}")
+    return InvalidArgument("accountant", name, f"does not cover {scheme.name} batches; covered by: {right}")

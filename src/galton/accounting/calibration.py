@@ -115,6 +115,8 @@ def calibrate(
             break
         multiplier = min(highest, multiplier * 1.002 * (check.upper / claim) ** 0.08)
         steps += 1
+    if not check.upper <= claim and not check.samples:
+        raise InvalidArgument("delta", claim, "is too small to be confirmed in floating point; take 1e-200 or more")
     if not check.upper <= claim:
         raise GaltonError(
             f"calibrate: delta <= {claim:g} could not be confirmed with {check.samples} samples; "

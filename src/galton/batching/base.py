@@ -53,6 +53,11 @@ class Scheme(ABC):
     rounds: int
 
     @property
+    def name(self) -> str:
+        """What people call such batches, as in `make_plan(batching=...)` where plans can use them."""
+        return self.kind
+
+    @property
     @abstractmethod
     def law(self) -> Law:
         """The distribution of the rounds that one example takes part in: what an accountant has to cover."""
@@ -152,7 +157,7 @@ class Scheme(ABC):
         """
         if self.inclusion is None and not adjacency.equal_sizes:
             fitting = " or ".join(member.value for member in Adjacency if member.equal_sizes)
-            raise InvalidArgument("adjacency", adjacency.value, f"must be {fitting} for {self.kind} batches")
+            raise InvalidArgument("adjacency", adjacency.value, f"must be {fitting} for {self.name} batches")
 
     @property
     def digest(self) -> str:

@@ -129,6 +129,10 @@ class Shuffle(FixedOrder):
             raise InvalidArgument("reshuffle", self.reshuffle, "must be true or false")
 
     @property
+    def name(self) -> str:
+        return "reshuffled" if self.reshuffle else "shuffle-once"
+
+    @property
     def _reshuffles(self) -> bool:
         return self.reshuffle and self.rounds > self.bins
 

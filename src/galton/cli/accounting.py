@@ -168,6 +168,8 @@ def profile(
     """
     from galton import accounting
 
+    if epsilons is not None and points is not None:
+        raise InvalidArgument("points", points, "is for the default grid: leave out --epsilons or --points")
     strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
     with execution.options(**asdict(settings)) as accounting_options:

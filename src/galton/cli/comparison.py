@@ -10,7 +10,7 @@ import typer
 from galton.cli import options, show
 from galton.cli.app import command
 from galton.cli.options import listed
-from galton.errors import InvalidArgument
+from galton.errors import GaltonError
 from galton.plots import FORMATS
 from galton.progress import progress_bar
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from galton.comparison import Comparison, Row
 
 _REQUIRED = "; required, unless --list is given."
+_EXAMPLE = "galton compare --bins 100 --epochs 10 --epsilons 1,4 --delta 1e-5"
 
 
 @command
@@ -85,8 +86,8 @@ def compare(
         return show.print_table("mechanisms", lines)
     if bins is None or epochs is None or epsilons is None or delta is None:
         given = {"bins": bins, "epochs": epochs, "epsilons": epsilons, "delta": delta}
-        missing = next(name for name, value in given.items() if value is None)
-        raise InvalidArgument(missing, None, "is required, unless --list is given")
+        missing = [f"--{name}" for name, value in given.items() if value is None]
+        raise GaltonError(f"{_listed(missing)} required, unless --list is given; for example {_EXAMPLE}")
     if plot is not None:
         check_plot_path(plot)
     names = None if mechanisms is None else list(MECHANISMS) if mechanisms == "all" else mechanisms.split(",")
@@ -144,6 +145,12 @@ def compare(
     notes.append(("columns", "buffers: model copies the noise keeps; mults: multiplications a parameter and round"))
     notes.append(("time", f"{comparison.seconds:.1f} s"))
     return show.print_table("", notes)
+
+
+def _listed(options: list[str]) -> str:
+    """Options as the subject of a sentence."""
+    *others, last = options
+    return f"{', '.join(others)} and {last} are" if others else f"{last} is"
 
 
 def _cell(comparison: Comparison, row: Row | None) -> str:

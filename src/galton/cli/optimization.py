@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -16,11 +17,17 @@ from galton.plots import FORMATS
 from galton.strategies.grammar import OPTIMIZATION
 
 AMPLIFIED = "balls-in-bins"
+_SEARCH = (
+    *("plot", "method", "estimator", "iterations", "samples", "tau", "confidence"),
+    *(field.name for field in fields(options.Execution)),
+)
+"""Options of the search under amplification: the classical optimum takes none of them."""
 
 
 @command
 def optimize(
     *,
+    context: typer.Context,
     family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"The family that C is from: {OPTIMIZATION.help}")],
     bins: options.Bins,
     epochs: options.Epochs,
@@ -96,10 +103,12 @@ def optimize(
     matrix = parse_workload(workload, total)
     choice("participation", participation, (AMPLIFIED, *PARTICIPATIONS))
     if participation != AMPLIFIED:
-        searching = {"plot": plot, "estimator": estimator, "iterations": iterations}
-        for name, value in (searching | {"method": method if method != "lbfgs" else None}).items():
-            if value:
-                raise InvalidArgument(name, str(value), "is for balls-in-bins: the classical optimum needs no search")
+        for name in _SEARCH:
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                value = context.params[name]
+                shown = str(value) if isinstance(value, Path) else value
+                raise InvalidArgument(name, shown, "is for balls-in-bins: the classical optimum needs no search")
         return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)
     with execution.options(confidence=confidence) as accounting_options:
         optimized = run(

@@ -179,7 +179,7 @@ def _rows(plan: Plan, folder: Path, batch_size: float) -> list[tuple[str, str]]:
     rows = [
         ("guarantee", plan.statement),
         ("if batches leak", plan.leak_statement),
-        ("batches", f"{plan.scheme.kind}: {plan.epochs} {epochs} of {plan.bins}, {size}"),
+        ("batches", f"{plan.scheme.name}: {plan.epochs} {epochs} of {plan.bins}, {size}"),
         *_other_batch_size(plan, batch_size),
         ("truncation", f"probability {plan.truncation.probability:.2g} in the whole run"),
         ("strategy", f"{plan.spec}, {plan.strategy.digest[:15]}"),
@@ -194,11 +194,12 @@ def _rows(plan: Plan, folder: Path, batch_size: float) -> list[tuple[str, str]]:
 
 
 def _other_batch_size(plan: Plan, batch_size: float) -> list[tuple[str, str]]:
-    """Says which batch size is used, where the one that was asked for does not divide the data set."""
-    if math.isclose(plan.expected_batch_size, batch_size):
+    """Says which batch size is used, where another was asked for or it is no whole number."""
+    as_asked = math.isclose(plan.expected_batch_size, batch_size)
+    if as_asked and plan.examples % plan.bins == 0:
         return []
+    other = "" if as_asked else f", not {batch_size:g}"
     words = (
-        f"{plan.expected_batch_size:g} on average, not {batch_size:g}: {plan.examples} examples make {plan.bins} "
-        "batches per epoch"
+        f"{plan.expected_batch_size:g} on average{other}: {plan.examples} examples make {plan.bins} batches per epoch"
     )
     return [("batch size", words)]

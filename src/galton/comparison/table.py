@@ -13,8 +13,8 @@ from galton.accountants.peers import version_of
 from galton.cache import Cache, default_cache
 from galton.comparison.mechanism import Row
 from galton.comparison.registry import DEFAULT, find_mechanism
-from galton.errors import GaltonError, InvalidArgument, positive
-from galton.guarantee import Guarantee
+from galton.errors import GaltonError, InvalidArgument
+from galton.guarantee import Guarantee, check_epsilon
 from galton.sampling.schedule import Progress
 from galton.workloads import Training, Workload
 
@@ -169,7 +169,7 @@ def compare(
 def _levels(epsilons: Sequence[float]) -> tuple[float, ...]:
     if not len(epsilons):
         raise InvalidArgument("epsilons", [], "must hold at least one epsilon")
-    return tuple(sorted({positive(f"epsilons[{index}]", epsilon) for index, epsilon in enumerate(epsilons)}))
+    return tuple(sorted({check_epsilon(f"epsilons[{index}]", epsilon) for index, epsilon in enumerate(epsilons)}))
 
 
 def _row(value: dict[str, Any] | None) -> Row | None:

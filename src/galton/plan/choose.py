@@ -8,7 +8,8 @@ from galton.accountants import Accountant, Setting
 from galton.accountants.base import PLAN_TAU
 from galton.accounting import Options
 from galton.comparison import MECHANISMS, Mechanism, Solved, banded
-from galton.errors import InvalidArgument
+from galton.errors import GaltonError, InvalidArgument
+from galton.optimization.noise_level import OutsideDesign
 from galton.optimization.spec import resolve_strategy
 from galton.plan.plan import Alternative
 from galton.strategies import Strategy
@@ -45,7 +46,14 @@ def choose(spec: str, accountant: Accountant, setting: Setting, options: Options
     if parsed.source is not Source.FAMILY:
         return Chosen(resolve_strategy(spec, setting.bins, setting.rounds), None, ())
     aim = setting.with_guarantee(accountant.room(setting.guarantee))
-    optimum = accountant.optimum(spec, aim, options, PLAN_TAU)
+    try:
+        optimum = accountant.optimum(spec, aim, options, PLAN_TAU)
+    except OutsideDesign:
+        raise GaltonError(
+            f"plan: {spec} cannot be optimised for epsilon {setting.guarantee.epsilon:g} and delta "
+            f"{setting.guarantee.delta:.3g}, which are out of reach of the search; take a strategy that needs none, "
+            "such as --strategy sqrt:4"
+        ) from None
     return Chosen(optimum.strategy, None if optimum.figure is None else optimum.figure.noise_multiplier, ())
 
 

@@ -76,7 +76,7 @@ def _header(plan: Plan, curve: Curve) -> str:
     return f"""<header>
 <h1>Privacy report</h1>
 <p class="lead">Differentially private training on {plan.examples:,} examples: {plan.rounds:,} rounds,
-{plan.epochs:,} {"epoch" if plan.epochs == 1 else "epochs"}, {escape(plan.scheme.kind)} batches,
+{plan.epochs:,} {"epoch" if plan.epochs == 1 else "epochs"}, {escape(plan.scheme.name)} batches,
 {escape(plan.guarantee.adjacency.value)} adjacency.</p>
 <dl class="facts">
 {cells}
@@ -241,7 +241,7 @@ def _settings(plan: Plan) -> str:
             ("accountant", plan.evidence.accountant),
         ],
         "Batches": [
-            ("scheme", plan.scheme.kind),
+            ("scheme", plan.scheme.name),
             ("examples", f"{plan.examples:,}"),
             ("batches per epoch", f"{plan.bins:,}"),
             ("epochs", f"{plan.epochs:,}"),

@@ -50,7 +50,9 @@ class Strategy(ABC):
     def bands(self) -> int:
         """Number of non-zero diagonals of C, the main diagonal included."""
         if self.rows != self.rounds:
-            raise InvalidArgument("strategy", self.kind, "has no bands: C is not square")
+            raise InvalidArgument(
+                "strategy", self.kind, "has no bands, for C is not square; take a strategy with bands, such as sqrt:4"
+            )
         most = 1
         for column in range(self.rounds):
             filled = self.columns(column, column + 1)[column:, 0].nonzero()[0]

@@ -87,7 +87,10 @@ def load_strategy(path: str | Path) -> Strategy:
     Returns:
       The strategy, the same bit for bit.
     """
-    body = files.read_json(Path(path))
+    try:
+        body = files.read_json(Path(path))
+    except InvalidFile as error:
+        raise InvalidFile(f"{error}; a strategy file is what galton optimize -o (save_strategy) wrote") from None
     form, version, claimed = body.pop("format", None), body.pop("version", None), body.pop("hash", None)
     if form != FORMAT:
         raise InvalidFile(f"{path}: is not a strategy file (format is {form!r}, should be {FORMAT!r})")

@@ -134,7 +134,7 @@ _ALTERNATIVES = {
     Source.FILE: "is a strategy already: galton calibrate {text} --bins .. --epochs .. --epsilon .. --delta ..",
     Source.CLASSICAL: (
         "is optimised by the commands that analyse: galton calibrate {text} --bins .. --epochs .. --epsilon .. "
-        "--delta .. (in Python, unamplified_optimum)"
+        "--delta .."
     ),
     Source.FAMILY: (
         "has to be optimised first: galton optimize {text} --bins .. --epochs .. --epsilon .. --delta .. "
@@ -164,10 +164,11 @@ class Context:
         """What may be written."""
         return tuple(notation for notation in NOTATIONS if notation.source in self.sources)
 
-    @property
-    def usages(self) -> str:
-        """What may be written, as a list."""
-        return _join_with_or(notation.usage for notation in self.notations)
+    def usages(self, rounds: int) -> str:
+        """What may be written for a run of so many rounds, as a list."""
+        return _join_with_or(
+            notation.usage for notation in self.notations if rounds <= (notation.most_rounds or rounds)
+        )
 
     @property
     def help(self) -> str:
@@ -241,11 +242,12 @@ def parse_spec(text: str, rounds: int, context: Context) -> Spec:
     base, plus, suffix = text.partition("+")
     name, colon, digits = base.partition(":")
     notation = _matching_notation(text, name, bool(colon), context)
-    others = f"{context.introduction}: {context.usages}"
+    usages = context.usages(rounds)
+    others = f"{context.introduction}: {usages}"
     if notation is None:
         if Source.FILE in context.sources and ("/" in text or "." in text):
             raise refusal(f"a strategy file ends in .json or .npy; {others}")
-        raise refusal(f"must be {context.usages}")
+        raise refusal(f"must be {usages}")
     if notation.source not in context.sources:
         raise refusal(f"{_explain_alternative(notation, text)}; {others}")
     if notation.source is Source.FILE:
