@@ -10,6 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
+MOST_ROUNDS = 10**7
+"""The longest run."""
+_GIGABYTE = 10**9
+_MOST_GIGABYTES = 3.5
 
 
 class GaltonError(Exception):
@@ -43,7 +47,7 @@ def _brief(value: Any) -> str:
     try:
         text = repr(value).replace("\n", " ")
     except ValueError:  # an integer with too many digits to print
-        text = f"a number of {value.bit_length()} bits"
+        text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -99,9 +103,21 @@ def count(argument: str, value: int, at_least: int = 1, at_most: int | None = No
     return number
 
 
+def count_rounds(value: int, at_least: int = 1) -> int:
+    """Returns the number of rounds of a run."""
+    return count("rounds", value, at_least, MOST_ROUNDS)
+
+
+def check_memory(argument: str, value: Any, numbers: int) -> None:
+    """Refuses what takes more memory than galton allows itself: so many float64 numbers at once."""
+    gigabytes = 8 * numbers / _GIGABYTE
+    if gigabytes > _MOST_GIGABYTES:
+        raise InvalidArgument(argument, value, f"needs {gigabytes:.3g} GB of memory, more than {_MOST_GIGABYTES:g}")
+
+
 def choice(argument: str, value: str, allowed: tuple[str, ...]) -> str:
     """Returns `value` if it is one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise InvalidArgument(argument, value, "must be one of " + ", ".join(allowed))
     return value
 

@@ -106,6 +106,14 @@ def check_new(path: Path) -> None:
         raise InvalidFile(f"{path}: is there already, and is not overwritten")
 
 
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder of this name; raises `InvalidFile` if no file can have it."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise _write_error(path, error) from None
+
+
 @contextmanager
 def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
     """Yields a path of the same name; the file that the block writes there takes the place of `path`.
@@ -123,7 +131,7 @@ def replacing(path: Path, secret: bool = False) -> Iterator[Path]:
       secret: whether only its owner may read it.
     """
     with _replacing_path(path) as temporary:
-        if path.exists() and not path.is_file():
+        if is_folder(path) or (path.exists() and not path.is_file()):
             raise InvalidFile(f"{path}: cannot be written (it is there and is not a file)")
         yield temporary
         if not temporary.is_file():

@@ -10,6 +10,7 @@ from scipy.special import erfcx, log_ndtr, ndtr
 
 from galton.errors import InvalidArgument, non_negative, positive, probability
 from galton.guarantee import Guarantee
+from galton.typechecking import typechecked
 
 _SMALL = 0.5
 """Below this mu delta is computed as an integral, not as a difference."""
@@ -17,6 +18,7 @@ _UNDERFLOW = -40.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
+@typechecked
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Returns the exact delta of N(mu, 1) against N(0, 1): Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
@@ -53,6 +55,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return float(ndtr(inside)) * -math.expm1(log_ratio)
 
 
+@typechecked
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """Returns the smallest epsilon >= 0 at which the Gaussian mechanism with this mu has this delta.
 
@@ -77,6 +80,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     return float(brentq(lambda x: gaussian_delta(x, mu) - delta, 0.0, high, xtol=1e-300, rtol=1e-12, maxiter=1000))
 
 
+@typechecked
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Returns the largest mu that is (epsilon, delta)-DP; its inverse is the unamplified noise multiplier.
 

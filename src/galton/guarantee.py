@@ -12,6 +12,7 @@ from typing import Any
 
 from galton.errors import InvalidArgument, non_negative, positive, probability
 from galton.fields import Fields
+from galton.typechecking import typechecked
 
 LARGEST_EPSILON = 1e4
 """The largest epsilon of a guarantee."""
@@ -196,6 +197,7 @@ _ANSWERS = {
 }
 
 
+@typechecked
 @dataclass(frozen=True)
 class Guarantee:
     """(epsilon, delta)-DP under an adjacency: the claim, as one value.

@@ -11,13 +11,15 @@ from functools import cached_property
 
 import numpy as np
 
-from galton.errors import FloatArray, InvalidArgument, array, count, positive
+from galton.errors import FloatArray, InvalidArgument, array, check_memory, count, positive
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 ROUNDOFF = 2.0**-53
 MOST_BINS = 20_000
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class Pair:
     """A dominating pair with its noise multiplier: what the accountant analyses. `dominating_pair` builds it.
@@ -90,6 +92,7 @@ class Pair:
         return replace(self, noise_multiplier=noise_multiplier)
 
 
+@typechecked
 def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0, merge: int = 1) -> Pair:
     """Returns the dominating pair of a balls-in-bins run of `strategy` with `bins` batches per epoch.
 
@@ -118,6 +121,10 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
     count("merge", merge)
     if bins > MOST_BINS:
         raise InvalidArgument("bins", bins, f"must be at most {MOST_BINS}: the Gram matrix has bins^2 entries")
+    if merge > 1:
+        check_memory("bins", bins, bins**2)
+    else:
+        check_memory("merge", merge, 4 * bins**2)
     with np.errstate(all="ignore"):  # what overflows is refused below
         gram = strategy.gram(bins)
     largest = float(gram.diagonal().max())

@@ -28,7 +28,7 @@ def check_plot_path(path: str | Path) -> Path:
     target = Path(path)
     if target.suffix.lower() not in FORMATS:
         raise InvalidArgument("plot", str(path), "must end in " + ", ".join(FORMATS))
-    if target.is_dir() or not target.absolute().parent.is_dir():
+    if files.is_folder(target) or not target.absolute().parent.is_dir():
         raise InvalidArgument("plot", str(path), "must be a file in a folder that exists")
     return target
 

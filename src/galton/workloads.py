@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from galton.errors import FloatArray, InvalidArgument, InvalidFile, array, count, positive, real
+from galton.errors import FloatArray, InvalidArgument, InvalidFile, array, count_rounds, positive, real
 from galton.files import read_npy
+from galton.typechecking import typechecked
 
 
 class Workload(ABC):
@@ -39,6 +40,7 @@ class Workload(ABC):
         return self.apply(np.eye(self.rounds))
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class Training(Workload):
     """The iterates of SGD, with or without momentum: A = prefix sums x diag(learning rates) x momentum.
@@ -62,7 +64,7 @@ class Training(Workload):
     learning_rates: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rounds", count("rounds", self.rounds))
+        object.__setattr__(self, "rounds", count_rounds(self.rounds))
         real("momentum", self.momentum)
         if not 0 <= self.momentum < 1:
             raise InvalidArgument("momentum", self.momentum, "must be at least 0 and below 1")
@@ -91,6 +93,7 @@ class Training(Workload):
         return np.cumsum(steps, axis=0)
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class MatrixWorkload(Workload):
     """A workload given as a matrix.
@@ -129,6 +132,7 @@ class MatrixWorkload(Workload):
         return self.entries @ values
 
 
+@typechecked
 def prefix_sums(rounds: int) -> Training:
     """Returns the default workload, the iterates of SGD: A[t, s] = 1 for s <= t.
 
@@ -146,6 +150,7 @@ def prefix_sums(rounds: int) -> Training:
     return Training(rounds)
 
 
+@typechecked
 def momentum(rounds: int, beta: float, learning_rates: ArrayLike | None = None) -> Training:
     """Returns the workload of SGD with momentum: its error is that of the iterates.
 
@@ -161,6 +166,7 @@ def momentum(rounds: int, beta: float, learning_rates: ArrayLike | None = None) 
     return Training(rounds, beta, rates)
 
 
+@typechecked
 def cooldown(rounds: int, start: float = 0.25, final: float = 0.05) -> FloatArray:
     """Returns learning rates that are 1 up to a fraction `start` of the run, then fall linearly to `final`.
 
@@ -179,7 +185,7 @@ def cooldown(rounds: int, start: float = 0.25, final: float = 0.05) -> FloatArra
       >>> cooldown(5, start=0.5, final=0.4).round(2).tolist()
       [1.0, 1.0, 1.0, 0.8, 0.4]
     """
-    count("rounds", rounds)
+    count_rounds(rounds)
     positive("final", final)
     if not 0 <= real("start", start) < 1:
         raise InvalidArgument("start", start, "must be at least 0 and below 1")

@@ -29,6 +29,7 @@ LOST = 1e-290
 _TAIL = 60.0
 """What leaves the window of the FFT has a probability below e^-60 times delta's scale; it is added."""
 MOST_CELLS = 1 << 24
+_CELLS_AT_A_TIME = 1 << 16
 _NEWTON_STEPS = 60
 _LARGEST_TILT = 1e9
 
@@ -59,7 +60,7 @@ class LossGrid:
         return np.asarray(self.first + np.arange(self.masses.size), np.float64) * self.interval
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def subsampled_step(
     noise_multiplier: float, probability_of_use: float, direction: Direction, interval: float
 ) -> LossGrid:
@@ -132,9 +133,7 @@ def _masses(edges: FloatArray, mean: float) -> FloatArray:
         width, middle = high - low, (high + low) / 2
     narrow = np.isfinite(middle) & (width * (1 + np.abs(middle)) < 1)
     result = np.zeros(low.size)
-    points = middle[narrow, None] + width[narrow, None] / 2 * _NODES
-    density = np.exp(-np.square(points) / 2) @ _WEIGHTS
-    result[narrow] = density * width[narrow] / 2 / math.sqrt(2 * math.pi)
+    result[narrow] = _density(middle[narrow], width[narrow]) * width[narrow] / 2 / math.sqrt(2 * math.pi)
     left, right = low[~narrow], high[~narrow]
     mirrored = left > 0
     left, right = np.where(mirrored, -right, left), np.where(mirrored, -left, right)
@@ -160,6 +159,16 @@ class _Part:
         mean = float(weights @ self.losses) / total
         variance = float(weights @ np.square(self.losses - mean)) / total
         return top + math.log(total), mean, variance
+
+
+def _density(middle: FloatArray, width: FloatArray) -> FloatArray:
+    """Weighted sums of e^(-x^2/2) at the nodes of quadrature; some cells at a time, to bound the memory."""
+    density = np.empty(middle.size)
+    for start in range(0, middle.size, _CELLS_AT_A_TIME):
+        part = slice(start, start + _CELLS_AT_A_TIME)
+        points = middle[part, None] + width[part, None] / 2 * _NODES
+        density[part] = np.exp(-np.square(points) / 2) @ _WEIGHTS
+    return density
 
 
 class Composition:

@@ -10,6 +10,7 @@ from galton import files
 from galton.errors import InvalidArgument
 from galton.fields import Fields
 from galton.guarantee import Adjacency
+from galton.typechecking import typechecked
 
 
 class Standing(enum.Enum):
@@ -30,6 +31,7 @@ class Standing(enum.Enum):
 GUARANTEES = (Standing.EXACT, Standing.UPPER_BOUND, Standing.CERTIFIED)
 
 
+@typechecked
 @dataclass(frozen=True)
 class Statement:
     """The small print of one figure.

@@ -20,11 +20,13 @@ from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Direction, Guarantee, as_guarantee
 from galton.pair import Pair
 from galton.sampling import PlainSampler, draws
+from galton.typechecking import typechecked
 
 DEFAULT_TAU = 1.05
 _CHECKS = 12
 
 
+@typechecked
 @dataclass(frozen=True)
 class Calibration:
     """A noise multiplier and the evidence for it.
@@ -60,6 +62,7 @@ class Calibration:
         return self.guarantee.to_json() | files.plain(own) | {"check": self.check.to_json()}
 
 
+@typechecked
 def calibrate(
     pair: Pair,
     epsilon: float | Guarantee,

@@ -22,6 +22,7 @@ from galton.guarantee import Adjacency, Direction, Guarantee, as_guarantee
 from galton.pair import Pair
 from galton.provenance import now, versions
 from galton.sampling import choose_sampler, draws
+from galton.typechecking import typechecked
 
 FAILURE_SHARE = 1.5e-3
 """Default failure probability as a share of the claimed delta: 1.5e-8 at 1e-5."""
@@ -92,6 +93,7 @@ class DirectionVerdict:
         )
 
 
+@typechecked
 @dataclass(frozen=True)
 class Certificate:
     """The outcome of a verification, with everything needed to repeat it and to judge it.
@@ -303,6 +305,7 @@ def samples_to_certify(
     return high
 
 
+@typechecked
 def certify(
     pair: Pair,
     epsilon: float | Guarantee,

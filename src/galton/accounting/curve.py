@@ -17,10 +17,12 @@ from galton.files import plain
 from galton.guarantee import Adjacency
 from galton.pair import Pair
 from galton.sampling import choose_sampler
+from galton.typechecking import typechecked
 
 _LEAST_DELTA = 1e-9
 
 
+@typechecked
 @dataclass(frozen=True)
 class Profile:
     """delta at many epsilons, with the trade-off curve and the advantage that follow from it.
@@ -66,6 +68,7 @@ class Profile:
         return plain(asdict(self))
 
 
+@typechecked
 def profile(
     pair: Pair,
     epsilons: Sequence[float] | None = None,

@@ -12,11 +12,13 @@ from galton.pair import Pair
 from galton.sampling.factor import upward_factor
 from galton.sampling.halfspace import noise_first_bound
 from galton.sampling.tilted import best_tilt
+from galton.typechecking import typechecked
 
 SMALLEST = 1e-300
 """Bounds that underflow are rounded up to this."""
 
 
+@typechecked
 def delta_upper_bound(pair: Pair, epsilon: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
     """Returns a deterministic upper bound on delta for any C, in milliseconds and with no randomness.
 
@@ -59,6 +61,7 @@ def direction_lower_bound(pair: Pair, direction: Direction, epsilon: float) -> f
     return gaussian_delta(epsilon, direction.sides * pair.mu_lower) * (1 - 1e-7)
 
 
+@typechecked
 def epsilon_upper_bound(pair: Pair, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
     """Returns a deterministic upper bound on epsilon at this delta, with no sampling.
 
@@ -85,6 +88,7 @@ def epsilon_upper_bound(pair: Pair, delta: float, adjacency: Adjacency = Adjacen
     return _bisect_least(lambda epsilon: delta_upper_bound(pair, epsilon, adjacency) <= delta, 0.0, high, 1e-3 * high)
 
 
+@typechecked
 def multiplier_upper_bound(pair: Pair, epsilon: float | Guarantee, delta: float | None = None) -> float:
     """Returns a noise multiplier that is enough for a guarantee, with certainty and with no sampling.
 

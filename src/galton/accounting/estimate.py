@@ -15,6 +15,7 @@ from galton.files import plain
 from galton.guarantee import Adjacency, Direction
 from galton.pair import Pair
 from galton.sampling import Choice, choose_sampler, draws
+from galton.typechecking import typechecked
 
 TINY = 1e-280
 """Where the deterministic bound is below this, no sample is taken: delta is zero for every purpose."""
@@ -62,6 +63,7 @@ class DirectionDelta:
     deterministic_upper: float
 
 
+@typechecked
 @dataclass(frozen=True)
 class DeltaEstimate:
     """delta at one epsilon: the maximum over the directions of the adjacency.
@@ -101,6 +103,7 @@ class DeltaEstimate:
         return plain(asdict(self))
 
 
+@typechecked
 def delta(
     pair: Pair,
     epsilon: float,

@@ -20,6 +20,7 @@ from galton.guarantee import Adjacency, Direction
 from galton.pair import Pair
 from galton.sampling import choose_sampler
 from galton.sampling.frozen import blocks_for, frozen_estimator
+from galton.typechecking import typechecked
 
 _POINTS = 8
 """Grid points on either side of the quick estimate."""
@@ -56,6 +57,7 @@ class DirectionPoint:
     lost: float
 
 
+@typechecked
 @dataclass(frozen=True)
 class EpsilonEstimate:
     """epsilon at one delta.
@@ -97,6 +99,7 @@ class EpsilonEstimate:
         return plain(asdict(self))
 
 
+@typechecked
 def epsilon(
     pair: Pair,
     delta: float,

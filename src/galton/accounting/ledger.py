@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from galton import files
 from galton.errors import InvalidFile
+from galton.typechecking import typechecked
 
 
 def state_folder() -> Path:
@@ -26,6 +27,7 @@ def state_folder() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "galton"
 
 
+@typechecked
 def default_ledger() -> Ledger:
     """Returns the ledger of this user.
 
@@ -66,6 +68,7 @@ class AttemptInterrupted(KeyboardInterrupt):
         )
 
 
+@typechecked
 @dataclass(frozen=True)
 class Ledger:
     """A file that counts the verifications of every target and adds up their failure probabilities.

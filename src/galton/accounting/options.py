@@ -11,11 +11,13 @@ from galton.errors import InvalidArgument, choice, count, positive, probability
 from galton.sampling.base import NARROW_SEED, SEED_LIMIT, check_seed
 from galton.sampling.choice import SAMPLERS
 from galton.sampling.schedule import Pool, Progress, Threads
+from galton.typechecking import typechecked
 
 SEQUENCE = "sequence"
 DEFAULT_SAMPLES = 1 << 22
 
 
+@typechecked
 @dataclass(frozen=True)
 class Options:
     """How the accountant samples; the claim itself is not part of it.

@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from galton.batching.base import IndexArray, Members, Scheme, check_examples, check_same_bins
 from galton.batching.laws import Law, RandomBin
 from galton.batching.randomness import BLOCK, Words
-from galton.errors import count
+from galton.errors import count, count_rounds
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 MOST_BINS = 2**24
 """The most bins: one count per bin is held in memory."""
 
 
+@typechecked
 @dataclass(frozen=True)
 class BallsInBins(Scheme):
     """Balls-in-bins batches: each example falls into one uniformly random bin; round t has those of bin t mod bins.
@@ -49,7 +51,7 @@ class BallsInBins(Scheme):
     def __post_init__(self) -> None:
         check_examples(self.examples)
         count("bins", self.bins, at_most=MOST_BINS)
-        count("rounds", self.rounds, at_least=self.bins)
+        count_rounds(self.rounds, at_least=self.bins)
 
     @property
     def law(self) -> Law:

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from galton.batching.base import IndexArray
 from galton.batching.randomness import Words
 from galton.errors import InvalidArgument, count
+from galton.typechecking import typechecked
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class Batch:
     """The examples of one round, padded or truncated to the padded batch size.

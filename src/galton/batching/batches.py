@@ -11,6 +11,7 @@ from galton.batching.batch import Batch, fixed_batch
 from galton.batching.overflow import smallest_padded_batch_size
 from galton.batching.randomness import Words, check_seed
 from galton.errors import InvalidArgument, count
+from galton.typechecking import typechecked
 
 FORMAT = "galton-batches"
 VERSION = 1
@@ -18,6 +19,7 @@ DEFAULT_TRUNCATION = 1e-12
 """Bound on the probability that any batch of the run is truncated, at the default padded batch size."""
 
 
+@typechecked
 class Batches:
     """Iterates over the batches of a run, all of the same padded batch size.
 
@@ -49,7 +51,8 @@ class Batches:
     def __init__(self, scheme: Scheme, padded_batch_size: int | None = None, seed: str | int | None = None) -> None:
         if padded_batch_size is None:
             padded_batch_size = smallest_padded_batch_size(scheme, DEFAULT_TRUNCATION)
-        self.scheme, self.padded_batch_size = scheme, count("padded_batch_size", padded_batch_size)
+        self.scheme = scheme
+        self.padded_batch_size = count("padded_batch_size", padded_batch_size, at_most=2 * scheme.examples + 1)
         if scheme.inclusion is None and padded_batch_size < scheme.largest:
             remedy = f"must be at least {scheme.largest}, the size of every batch"
             raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)

@@ -11,10 +11,12 @@ import numpy as np
 from galton.batching.base import IndexArray, Scheme, check_examples, check_same_bins
 from galton.batching.laws import KnownBin, Law, OncePerEpoch
 from galton.batching.randomness import Words
-from galton.errors import InvalidArgument, count
+from galton.errors import InvalidArgument, count, count_rounds
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 
+@typechecked
 @dataclass(frozen=True)
 class FixedOrder(Scheme):
     """The data in its own order, cut into `bins` batches whose sizes differ by at most one; the same in every epoch.
@@ -43,7 +45,7 @@ class FixedOrder(Scheme):
     def __post_init__(self) -> None:
         check_examples(self.examples)
         count("bins", self.bins, at_most=self.examples)
-        count("rounds", self.rounds)
+        count_rounds(self.rounds)
 
     @property
     def law(self) -> Law:
@@ -99,6 +101,7 @@ class FixedOrder(Scheme):
         return InOrder(self)
 
 
+@typechecked
 @dataclass(frozen=True)
 class Shuffle(FixedOrder):
     """The data in random order, cut into batches of fixed size: shuffled once, or again in every epoch.

@@ -29,11 +29,13 @@ from galton.batching.base import Scheme
 from galton.errors import InvalidArgument, count, probability
 from galton.fields import Fields
 from galton.guarantee import Adjacency
+from galton.typechecking import typechecked
 
 ROUNDING = 1 + 1e-9
 """Upper bounds are raised by this factor, far above the error of the incomplete beta function."""
 
 
+@typechecked
 @dataclass(frozen=True)
 class Truncation:
     """How often batches are truncated to a padded batch size, and what that costs in privacy.
@@ -95,6 +97,7 @@ class Truncation:
         )
 
 
+@typechecked
 def truncation(scheme: Scheme, padded_batch_size: int) -> Truncation:
     """Predicts how often batches of a scheme are truncated to `padded_batch_size` examples.
 
@@ -132,6 +135,7 @@ def truncation(scheme: Scheme, padded_batch_size: int) -> Truncation:
     )
 
 
+@typechecked
 def truncation_probability(scheme: Scheme, padded_batch_size: int) -> float:
     """Returns an upper bound on the probability that any batch of the run is truncated.
 
@@ -150,6 +154,7 @@ def truncation_probability(scheme: Scheme, padded_batch_size: int) -> float:
     return truncation(scheme, padded_batch_size).probability
 
 
+@typechecked
 def smallest_padded_batch_size(scheme: Scheme, max_truncation_probability: float, multiple: int = 1) -> int:
     """Returns the smallest padded batch size at which truncation is as improbable as asked for.
 

@@ -13,10 +13,12 @@ from galton.batching.balls_in_bins import MOST_BINS, grouped
 from galton.batching.base import ROUNDING, IndexArray, Scheme, check_examples
 from galton.batching.laws import Coins, GroupCoins, Law
 from galton.batching.randomness import Words
-from galton.errors import InvalidArgument, count, positive
+from galton.errors import InvalidArgument, count, count_rounds, positive
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 
+@typechecked
 @dataclass(frozen=True)
 class CyclicPoisson(Scheme):
     """Cyclic Poisson sampling: examples fall into `cycle` groups, and round t Poisson-samples from group t mod cycle.
@@ -52,7 +54,7 @@ class CyclicPoisson(Scheme):
         check_examples(self.examples)
         positive("batch_size", self.batch_size)
         count("cycle", self.cycle, at_most=MOST_BINS)
-        count("rounds", self.rounds)
+        count_rounds(self.rounds)
         if self.batch_size * self.cycle > self.examples * ROUNDING:
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.cycle:g}")
 
@@ -105,6 +107,7 @@ class CyclicPoisson(Scheme):
         return Groups(self, words, *grouped(words, self.examples, self.cycle))
 
 
+@typechecked
 @dataclass(frozen=True)
 class Poisson(CyclicPoisson):
     """Poisson sampling: in every round each example takes part with probability batch_size / examples, independently.

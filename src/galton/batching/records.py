@@ -18,6 +18,7 @@ import numpy as np
 from galton import files
 from galton.batching.randomness import BLOCK, Words, check_seed
 from galton.errors import InvalidFile, count
+from galton.typechecking import typechecked
 
 INDEX = "shuffled.json"
 FORMAT = "galton-shuffled-records"
@@ -58,6 +59,7 @@ class ShuffledRecords:
             start = 0
 
 
+@typechecked
 def shuffle_records(
     records: Iterable[bytes], folder: str | Path, shards: int = 64, seed: str | int | None = None
 ) -> ShuffledRecords:
@@ -95,6 +97,7 @@ def shuffle_records(
     return ShuffledRecords(folder, tuple(sizes))
 
 
+@typechecked
 def open_records(folder: str | Path) -> ShuffledRecords:
     """Opens a folder that `shuffle_records` wrote.
 

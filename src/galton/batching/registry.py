@@ -14,6 +14,7 @@ from galton.batching.separation import MinSeparation
 from galton.batching.streaming import StreamingBallsInBins
 from galton.errors import InvalidArgument
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 _SCHEMES: tuple[type[Scheme], ...] = (
     *(BallsInBins, StreamingBallsInBins, RedrawnBallsInBins, StreamingRedrawnBallsInBins),
@@ -41,6 +42,7 @@ PLANNED: dict[str, Callable[[int, int, int, Strategy], Scheme]] = {
 """Schemes that a plan can use: make(examples, bins, rounds, strategy) returns one with `bins` batches per epoch."""
 
 
+@typechecked
 def scheme_from_json(value: dict[str, Any]) -> Scheme:
     """Rebuilds a batching scheme from `Scheme.to_json()`.
 

@@ -12,11 +12,13 @@ from galton.batching.base import ROUNDING, IndexArray, Scheme, check_examples
 from galton.batching.laws import Renewal
 from galton.batching.poisson import gaps
 from galton.batching.randomness import Words
-from galton.errors import InvalidArgument, count, positive
+from galton.errors import InvalidArgument, count, count_rounds, positive
 from galton.strategies.base import Strategy
 from galton.strategies.sensitivity import min_separation_sensitivity
+from galton.typechecking import typechecked
 
 
+@typechecked
 @dataclass(frozen=True)
 class MinSeparation(Scheme):
     """Poisson sampling with rests: after taking part an example sits out the next `separation` - 1 rounds.
@@ -50,7 +52,7 @@ class MinSeparation(Scheme):
         check_examples(self.examples)
         positive("batch_size", self.batch_size)
         count("separation", self.separation)
-        count("rounds", self.rounds)
+        count_rounds(self.rounds)
         if self.batch_size * self.separation > self.examples * ROUNDING:
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.separation:g}")
 

@@ -16,10 +16,12 @@ from galton.batching.batch import Batch
 from galton.batching.batches import Batches
 from galton.batching.randomness import Words
 from galton.errors import InvalidArgument
+from galton.typechecking import typechecked
 
 Item = TypeVar("Item")
 
 
+@typechecked
 @dataclass(frozen=True)
 class StreamingBallsInBins(BallsInBins):
     """Balls-in-bins batches read as a stream from data that was shuffled once, in secret, by `shuffle_records`.

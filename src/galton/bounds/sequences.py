@@ -14,6 +14,7 @@ from scipy.optimize import minimize_scalar
 
 from galton.bounds.samples import checked
 from galton.errors import FloatArray, InvalidArgument, array, positive, probability
+from galton.typechecking import typechecked
 
 _FIRST_BLOCK = 128
 _LARGEST_BLOCK = 1 << 14
@@ -29,6 +30,7 @@ def _blocks(values: FloatArray, seen: int) -> Iterator[FloatArray]:
         start += size
 
 
+@typechecked
 class EmpiricalBernstein:
     """Limits on the mean of samples in [0, R] that hold at all sample sizes at once: stop whenever you like.
 
@@ -110,6 +112,7 @@ class EmpiricalBernstein:
         return max(limit * (1 - 1e-12), 0.0) * self.value_range
 
 
+@typechecked
 class BettingTest:
     """Tests the claims "the mean is below c" on samples in [0, R], valid at all sample sizes at once.
 

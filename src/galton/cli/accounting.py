@@ -212,12 +212,11 @@ def calibrate(
 
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     strategy, pair = mechanism.build()
-    matrix = strategy.check_workload(parse_workload(workload, strategy.rounds))
+    errors = strategy.row_errors(parse_workload(workload, strategy.rounds))
     with execution.options(**asdict(settings)) as accounting_options:
         calibration = accounting.calibrate(pair, guarantee, options=accounting_options, tau=tau)
     multiplier = calibration.noise_multiplier
     sensitivity = strategy.sensitivity(mechanism.bins)
-    errors = strategy.row_errors(matrix)
     sigma = multiplier * sensitivity
     values = calibration.to_json() | _described(mechanism.strategy, strategy, pair)
     values |= {
@@ -281,7 +280,7 @@ def certify(
     """Test a privacy claim once, with fresh randomness. Exit code 0 if it is accepted, 3 if it is rejected."""
     from galton import accounting, files
 
-    if output is not None and output.is_dir():
+    if output is not None and files.is_folder(output):
         raise InvalidArgument("output", str(output), "is a folder; name a file")
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     _, pair = mechanism.build(noise_multiplier)

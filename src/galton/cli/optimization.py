@@ -87,6 +87,7 @@ def optimize(
 ) -> None:
     """Find the matrix C with the least error for a privacy target. Ctrl-C keeps the best so far."""
     from galton.errors import choice
+    from galton.files import is_folder
     from galton.optimization import optimize as run
     from galton.optimization.plot import plot_optimization
     from galton.optimization.unamplified import PARTICIPATIONS
@@ -96,7 +97,7 @@ def optimize(
 
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     total = options.total_rounds(bins, epochs, rounds)
-    if output is not None and (output.is_dir() or output.suffix != ".json"):
+    if output is not None and (is_folder(output) or output.suffix != ".json"):
         raise InvalidArgument("output", str(output), "must be the name of a .json file")
     if plot is not None:
         check_plot_path(plot)

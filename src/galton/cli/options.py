@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from galton.errors import InvalidArgument, count
+from galton.errors import MOST_ROUNDS, InvalidArgument, count
 from galton.guarantee import Adjacency
 from galton.progress import progress_bar
 from galton.strategies.grammar import ANALYSIS
@@ -133,8 +133,9 @@ def total_rounds(bins: int, epochs: int, rounds: int | None) -> int:
         raise InvalidArgument(
             "rounds", total, f"must be from {bins * (epochs - 1) + 1} to {bins * epochs}, in the last epoch"
         )
-    if total > 10**8:
-        raise InvalidArgument("epochs", epochs, f"must make at most 100 million rounds, and {bins} bins make {total}")
+    if total > MOST_ROUNDS:
+        remedy = f"must make at most {MOST_ROUNDS // 10**6} million rounds, and {bins} bins make {total}"
+        raise InvalidArgument("epochs", epochs, remedy)
     return total
 
 

@@ -15,6 +15,7 @@ from galton.comparison.cost import noise_cost
 from galton.guarantee import Guarantee
 from galton.optimization import unamplified_optimum
 from galton.strategies import Strategy
+from galton.typechecking import typechecked
 from galton.workloads import Workload
 
 
@@ -79,6 +80,7 @@ Calibrate = Callable[[Strategy, int, Guarantee], Figure]
 """calibrate(strategy, bins, guarantee): the noise that a strategy needs."""
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class Mechanism:
     """A way to train with privacy.

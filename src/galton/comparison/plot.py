@@ -7,12 +7,14 @@ from pathlib import Path
 from galton.accountants import Standing
 from galton.comparison.table import Comparison
 from galton.plots import pyplot, save
+from galton.typechecking import typechecked
 
 _MARKERS = "osD^v<>pPX*hd8H1234+x"
 _LINES = ("-", "--", "-.", ":")
 _GREYS = ("0.0", "0.25", "0.4", "0.55")
 
 
+@typechecked
 def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
     """Draws errors relative to the baseline (absolute, if that is missing) against epsilon, and writes a file.
 

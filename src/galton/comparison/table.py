@@ -16,11 +16,13 @@ from galton.comparison.registry import DEFAULT, find_mechanism
 from galton.errors import GaltonError, InvalidArgument
 from galton.guarantee import Guarantee, check_epsilon
 from galton.sampling.schedule import Progress
+from galton.typechecking import typechecked
 from galton.workloads import Training, Workload
 
 BASELINE = "bandmf-cyclic-poisson"
 
 
+@typechecked
 @dataclass(frozen=True)
 class Comparison:
     """Rows of all mechanisms at all epsilons.
@@ -91,6 +93,7 @@ class Comparison:
         }
 
 
+@typechecked
 def compare(
     bins: int,
     epochs: int,

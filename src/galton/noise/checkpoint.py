@@ -20,11 +20,13 @@ from galton import files
 from galton.errors import InvalidFile
 from galton.noise.layout import Layout, Tree, layout_of
 from galton.noise.stream import CorrelatedNoise, NoiseState
+from galton.typechecking import typechecked
 
 FORMAT = "galton-noise-state"
 VERSION = 1
 
 
+@typechecked
 def save_state(path: str | Path, noise: CorrelatedNoise, state: NoiseState) -> None:
     """Writes a noise state to one file, readable by its owner only: it has the secret key.
 
@@ -56,6 +58,7 @@ def write_state(file: IO[bytes], noise: CorrelatedNoise, state: NoiseState) -> N
     np.savez(file, about=np.frombuffer(files.canonical(about).encode(), np.uint8), **arrays)  # type: ignore[arg-type]
 
 
+@typechecked
 def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseState:
     """Reads a noise state that `save_state` wrote; raises `InvalidFile` if it was changed or belongs to other noise.
 

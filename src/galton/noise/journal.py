@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from galton import files
 from galton.errors import GaltonError, InvalidFile, count
 from galton.noise.keys import fingerprint
+from galton.typechecking import typechecked
 
 FORMAT = "galton-noise-journal"
 VERSION = 1
@@ -59,6 +60,7 @@ def open_exclusively(path: Path) -> IO[str]:
     return file
 
 
+@typechecked
 class Journal:
     """An append-only file of the rounds that have had their noise, so that none gets it for two gradients.
 

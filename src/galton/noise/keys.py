@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from galton.errors import InvalidArgument, count
+from galton.typechecking import typechecked
 
 BITS = 128
 
 
+@typechecked
 def fresh_key() -> jax.Array:
     """Returns a secret noise key of 128 bits from the operating system.
 
@@ -27,6 +29,7 @@ def fresh_key() -> jax.Array:
     return _key_from_bytes(secrets.token_bytes(BITS // 8))
 
 
+@typechecked
 def key_from_seed(seed: int) -> jax.Array:
     """Returns the noise key that belongs to a seed, for tests and repeatable studies.
 

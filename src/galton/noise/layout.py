@@ -59,9 +59,12 @@ class Layout:
 
 def layout_of(params: Tree) -> Layout:
     """Returns the layout of a model; raises `InvalidArgument` for arrays that cannot have noise."""
-    leaves, structure = jax.tree.flatten(params)
-    shapes = tuple(tuple(jnp.shape(leaf)) for leaf in leaves)
-    dtypes = tuple(str(_noise_dtype(leaf)) for leaf in leaves)
+    try:
+        leaves, structure = jax.tree.flatten(params)
+        shapes = tuple(tuple(jnp.shape(leaf)) for leaf in leaves)
+        dtypes = tuple(str(_noise_dtype(leaf)) for leaf in leaves)
+    except (TypeError, OverflowError):  # not what JAX makes arrays of
+        raise InvalidArgument("params", params, "must be an array, or a tree of arrays") from None
     starts, size = [0], 0
     for index, shape in enumerate(shapes):
         if math.prod(shape) > LARGEST:

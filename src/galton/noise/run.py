@@ -16,6 +16,7 @@ from galton.noise.checkpoint import load_state, save_state
 from galton.noise.journal import Journal, open_exclusively
 from galton.noise.layout import Tree
 from galton.noise.stream import CorrelatedNoise, NoiseState
+from galton.typechecking import typechecked
 
 
 def content_hash(tree: Tree) -> bytes:
@@ -28,6 +29,7 @@ def content_hash(tree: Tree) -> bytes:
     return digest.digest()
 
 
+@typechecked
 class NoiseRun:
     """Noise with a checkpoint and a journal in a folder, for training loops that draw their own batches.
 

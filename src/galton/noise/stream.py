@@ -20,6 +20,7 @@ from galton.noise.keys import check_key, fresh_key
 from galton.noise.layout import Layout, Tree, layout_of
 from galton.noise.normals import ERROR
 from galton.strategies import Strategy
+from galton.typechecking import typechecked
 
 MARGIN = 1 + 2.0**-20
 """All noise is multiplied by this factor, which exceeds 1 + ERROR: rounding of normals never makes it too small."""
@@ -46,6 +47,7 @@ class NoiseState:
     layout: Layout
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class CorrelatedNoise:
     """Correlated noise stddev * C^-1 z for a model, round by round, with z independent standard normals.

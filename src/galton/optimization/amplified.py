@@ -17,7 +17,7 @@ from galton.accounting import Calibration, Options, calibrate
 from galton.accounting.calibration import DEFAULT_TAU
 from galton.accounting.options import check_tau
 from galton.accounting.quick import quick_multiplier
-from galton.errors import FloatArray, InvalidArgument, choice, count
+from galton.errors import FloatArray, InvalidArgument, choice, count, count_rounds
 from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Guarantee, as_guarantee
 from galton.optimization.descent import gradient_descent
@@ -31,6 +31,7 @@ from galton.pair import MOST_BINS, dominating_pair, groups_for
 from galton.sampling.base import wide_jax
 from galton.strategies import Strategy, square_root
 from galton.threads import one_blas_thread
+from galton.typechecking import typechecked
 from galton.workloads import Workload, prefix_sums
 
 METHODS = ("lbfgs", "paper")
@@ -38,6 +39,7 @@ DEFAULT_SAMPLES = 1 << 12
 _REFRESHES = 3
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class Optimized:
     """A strategy optimised under amplification, judged on fresh samples.
@@ -97,6 +99,7 @@ class Optimized:
         )
 
 
+@typechecked
 def optimize(
     family: str,
     bins: int,
@@ -151,7 +154,7 @@ def optimize(
     begun = time.perf_counter()
     options = options or Options()
     guarantee = as_guarantee(epsilon, delta)
-    count("rounds", rounds)
+    count_rounds(rounds)
     count("bins", bins, at_most=min(rounds, MOST_BINS))
     count("samples", samples, at_most=1 << 24)
     count("iterations", iterations, at_least=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from galton.errors import count
+from galton.errors import count_rounds
 from galton.optimization.unamplified import unamplified_optimum
 from galton.strategies import Strategy
 from galton.strategies.grammar import ANALYSIS, Source, parse_spec
@@ -21,7 +21,7 @@ def resolve_strategy(spec: str, bins: int, rounds: int, allow_negative: bool = F
     Returns:
       The strategy.
     """
-    parsed = parse_spec(spec, count("rounds", rounds), ANALYSIS)
+    parsed = parse_spec(spec, count_rounds(rounds), ANALYSIS)
     if parsed.source is Source.CLASSICAL:
         return unamplified_optimum(f"toeplitz:{parsed.number}", bins, rounds)
     return build_strategy(parsed, rounds, allow_negative)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import FloatArray, InvalidArgument, choice, count
+from galton.errors import FloatArray, InvalidArgument, choice, count, count_rounds
 from galton.optimization.families import BandedFamily, BltFamily, Family, ToeplitzFamily, parse_family
 from galton.optimization.forms import BufferForm, Form, MatrixForm, SeriesForm
 from galton.optimization.problem import NotFinite, row_error
@@ -23,6 +23,7 @@ from galton.sampling.base import wide_jax
 from galton.strategies import ColumnBanded, Dense, Scaled, Strategy, square_root
 from galton.strategies.sensitivity import min_separation_sensitivity, unknown_sensitivity
 from galton.threads import one_blas_thread
+from galton.typechecking import typechecked
 from galton.workloads import Workload, prefix_sums
 
 PARTICIPATIONS = ("fixed-order", "min-separation")
@@ -30,6 +31,7 @@ _ITERATIONS = 500
 _TOLERANCE = 1e-7
 
 
+@typechecked
 def unamplified_optimum(
     family: str,
     bins: int,
@@ -58,7 +60,7 @@ def unamplified_optimum(
       >>> best.rmse() * best.sensitivity(4) < other.rmse() * other.sensitivity(4)
       True
     """
-    count("rounds", rounds)
+    count_rounds(rounds)
     count("bins", bins, at_most=rounds)
     choice("participation", participation, PARTICIPATIONS)
     choice("objective", objective, ("rmse", "max"))

@@ -13,6 +13,7 @@ from galton.plan.plan import FIRST_VERSION, FORMAT, VERSION, Plan, plan_from_jso
 from galton.plan.signature import Signature, read_signature
 from galton.strategies import load_strategy
 from galton.strategies.codec import strategy_text
+from galton.typechecking import typechecked
 
 PLAN, STRATEGY, SUMS, SIGNATURE = "plan.json", "strategy.json", "SHA256SUMS", "plan.sig"
 
@@ -32,6 +33,7 @@ def check_free(folder: str | Path) -> Path:
     return target
 
 
+@typechecked
 def save_plan(plan: Plan, folder: str | Path) -> Path:
     """Writes a plan to a new folder, whole or not at all; `sha256sum -c SHA256SUMS` checks it without galton.
 
@@ -58,6 +60,7 @@ def save_signature(signature: Signature, path: Path) -> None:
     files.write_new(path, files.pretty(signature.to_json()).encode())
 
 
+@typechecked
 def load_plan(folder: str | Path) -> Plan:
     """Reads a plan that `save_plan` wrote; raises `InvalidFile` if a byte was changed or parts do not fit together.
 

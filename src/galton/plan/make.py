@@ -19,6 +19,7 @@ from galton.plan.plan import Leak, Plan, leaked
 from galton.provenance import now, versions
 from galton.strategies import identity
 from galton.strategies.grammar import PLAN, parse_spec
+from galton.typechecking import typechecked
 from galton.workloads import parse_workload
 
 MOST_TRUNCATION = 0.5
@@ -26,6 +27,7 @@ MOST_TRUNCATION = 0.5
 _MANY_ROUNDS = 10**6
 
 
+@typechecked
 def make_plan(
     epsilon: float | Guarantee,
     delta: float | None = None,
@@ -87,6 +89,13 @@ def make_plan(
     guarantee = as_guarantee(epsilon, delta)
     positive("clip_norm", clip_norm)
     make_scheme = PLANNED[choice("batching", batching, tuple(PLANNED))]
+    if micro_batch_size > examples:
+        raise InvalidArgument(
+            "micro_batch_size", micro_batch_size, f"must be at most the number of examples, {examples}"
+        )
+    if padded_batch_size is not None and padded_batch_size > examples + micro_batch_size:
+        most = examples + micro_batch_size
+        raise InvalidArgument("padded_batch_size", padded_batch_size, f"must be at most {most}: no batch is larger")
     if batch_size > examples:
         raise InvalidArgument("batch_size", batch_size, f"must be at most the number of examples, {examples}")
     bins = round(examples / batch_size)
@@ -122,6 +131,7 @@ def make_plan(
         )
         raise InvalidArgument("strategy", spec, remedy) from None
     analysis.check(chosen.strategy, scheme, bins)
+    unit_rmse = chosen.strategy.rmse(target)  # refuses a C that is nearly singular, before the work begins
     prediction = truncation(scheme, padded_batch_size)
     claim = guarantee.with_delta(guarantee.delta - prediction.delta(guarantee.epsilon, guarantee.adjacency))
     with _naming_batch_size(batch_size):
@@ -144,7 +154,7 @@ def make_plan(
         evidence=evidence,
         leak=Leak(None, 1.0),
         workload=workload,
-        rmse=multiplier * sensitivity * chosen.strategy.rmse(target),
+        rmse=multiplier * sensitivity * unit_rmse,
         alternatives=(*chosen.alternatives, *references(setting, options)),
         created=now(),
         versions=versions(),

@@ -18,6 +18,7 @@ from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Guarantee
 from galton.plan.signature import Signature
 from galton.strategies import Strategy
+from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from galton.noise import CorrelatedNoise
@@ -109,6 +110,7 @@ class Alternative:
         return cls(body.text("name"), body.text("description"), body.real("rmse", 0.0), body.text("standing"))
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A training run before it starts: its batches, its noise, and the guarantee with its proof.

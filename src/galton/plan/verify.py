@@ -10,8 +10,10 @@ from galton.accounting import Certificate, Options
 from galton.accounting.ledger import Ledger
 from galton.plan.marks import Mark, leave_mark, withdraw_mark
 from galton.plan.plan import Plan
+from galton.typechecking import typechecked
 
 
+@typechecked
 @dataclass(frozen=True)
 class Verification:
     """The outcome of `verify_plan`.
@@ -36,6 +38,7 @@ class Verification:
         return self.__dict__ | {"certificate": certificate}
 
 
+@typechecked
 def verify_plan(plan: Plan, options: Options | None = None, ledger: Ledger | None = None) -> Verification:
     """Proves the plan's claim again: with fresh samples where the accountant samples, else by the same calculation.
 

@@ -42,6 +42,6 @@ def write_report(
 def check_output(output: str | Path) -> Path:
     """Returns the path of the file; raises `InvalidArgument`, before any work begins, if it is a folder."""
     target = Path(output)
-    if target.is_dir():
+    if files.is_folder(target):
         raise InvalidArgument("output", str(output), "is a folder; give the name of a file")
     return target

@@ -10,11 +10,13 @@ from numpy.typing import ArrayLike
 
 from galton.errors import FloatArray, InvalidArgument, array, count, sign_allowed
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from galton.strategies.streams import InverseStream
 
 
+@typechecked
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnBanded(Strategy):
     """A banded C with coefficients of its own in every column: C[t + k, t] = coefficients[k, t] for k < W.
@@ -104,6 +106,7 @@ class ColumnBanded(Strategy):
         return strategy
 
 
+@typechecked
 def column_banded(strategy: Strategy, bands: int) -> ColumnBanded:
     """Returns the first `bands` diagonals of a square strategy, with every column scaled to norm 1.
 

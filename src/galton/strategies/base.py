@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from galton import files
-from galton.errors import FloatArray, InvalidArgument, count
+from galton.errors import FloatArray, InvalidArgument, check_memory, count
 from galton.workloads import Workload, prefix_sums
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Strategy(ABC):
         Args:
           bins: batches per epoch.
         """
-        self.check_bins(bins)
+        check_memory("bins", self.check_bins(bins), 2 * self.rows * bins)
         result = np.zeros((self.rows, bins))
         for start in range(0, self.rounds, bins):
             stop = min(start + bins, self.rounds)
@@ -160,8 +160,19 @@ class Strategy(ABC):
         squares = np.zeros(self.rounds)
         for start in range(0, self.rows, BLOCK):
             stop = min(start + BLOCK, self.rows)
-            squares += np.square(workload.apply(self.inverse_columns(start, stop))).sum(axis=1)
-        return np.sqrt(squares)
+            with np.errstate(all="ignore"):  # what overflows is refused below
+                squares += np.square(workload.apply(self.inverse_columns(start, stop))).sum(axis=1)
+        return self.check_errors(np.sqrt(squares))
+
+    def check_errors(self, errors: FloatArray) -> FloatArray:
+        """Returns the errors of all rounds; refuses a C whose inverse is too large for them.
+
+        Args:
+          errors: their standard deviations.
+        """
+        if not np.isfinite(errors).all():
+            raise InvalidArgument("strategy", self.kind, "its inverse is too large for float64: C is nearly singular")
+        return errors
 
     def rmse(self, workload: Workload | None = None) -> float:
         """Returns ||A C^-1||_F / sqrt(n): the root-mean-square error for unit noise.

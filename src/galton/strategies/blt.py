@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from galton.errors import FloatArray, InvalidArgument, array, count, sign_allowed
+from galton.errors import FloatArray, InvalidArgument, array, count_rounds, sign_allowed
 from galton.strategies.toeplitz import ToeplitzLike
+from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from galton.strategies.streams import InverseStream
 
 
+@typechecked
 @dataclass(frozen=True, eq=False, repr=False)
 class Blt(ToeplitzLike):
     """A Toeplitz C whose noise stream needs only one model-sized buffer per decay (docs/math.md, section 7).
@@ -40,7 +42,7 @@ class Blt(ToeplitzLike):
 
     def __init__(self, rounds: int, decay: ArrayLike, scale: ArrayLike, allow_negative: bool = False) -> None:
         theta, omega = array("decay", decay, 1), array("scale", scale, 1)
-        rounds = count("rounds", rounds)
+        rounds = count_rounds(rounds)
         if omega.shape != theta.shape:
             raise InvalidArgument(
                 "scale", omega.shape, f"must have one entry per buffer, like decay: shape {theta.shape}"

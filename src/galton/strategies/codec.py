@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from galton import files
-from galton.errors import GaltonError, InvalidArgument, InvalidFile, count
+from galton.errors import GaltonError, InvalidArgument, InvalidFile, count_rounds
 from galton.strategies.banded import ColumnBanded
 from galton.strategies.base import Strategy
 from galton.strategies.blt import Blt
@@ -14,6 +14,7 @@ from galton.strategies.dense import Dense
 from galton.strategies.scaled import Scaled
 from galton.strategies.toeplitz import Toeplitz
 from galton.strategies.tree import Tree
+from galton.typechecking import typechecked
 
 KINDS: dict[str, type[Strategy]] = {cls.kind: cls for cls in (Toeplitz, Blt, Scaled, ColumnBanded, Dense, Tree)}
 FORMAT = "galton-strategy"
@@ -35,7 +36,7 @@ def strategy_from_json(value: dict[str, Any]) -> Strategy:
         raise InvalidArgument("kind", kind, "must be one of " + ", ".join(KINDS))
     if not isinstance(parameters.get("allow_negative"), bool):
         raise InvalidArgument("allow_negative", parameters.get("allow_negative"), "must be true or false")
-    size = count("rounds", rounds)
+    size = count_rounds(rounds)
     try:
         parts = {name: _rebuild_nested(parameter) for name, parameter in parameters.items()}
         strategy = KINDS[kind].from_parameters(size, parts)
@@ -59,6 +60,7 @@ def strategy_text(strategy: Strategy) -> str:
     return files.canonical(body) + "\n"
 
 
+@typechecked
 def save_strategy(strategy: Strategy, path: str | Path) -> None:
     """Writes a strategy to a JSON file with a content hash, which `load_strategy` reads.
 
@@ -78,6 +80,7 @@ def save_strategy(strategy: Strategy, path: str | Path) -> None:
     files.write_text(Path(path), strategy_text(strategy))
 
 
+@typechecked
 def load_strategy(path: str | Path) -> Strategy:
     """Reads a strategy file that `save_strategy` wrote; a file that was changed since is refused.
 

@@ -10,11 +10,13 @@ from numpy.typing import ArrayLike
 
 from galton.errors import FloatArray, InvalidArgument, array, sign_allowed
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from galton.strategies.streams import InverseStream
 
 
+@typechecked
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(Strategy):
     """Any lower-triangular C with a positive diagonal, given entry by entry.

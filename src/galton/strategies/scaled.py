@@ -9,11 +9,13 @@ from numpy.typing import ArrayLike
 
 from galton.errors import FloatArray, InvalidArgument, array
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from galton.strategies.streams import InverseStream
 
 
+@typechecked
 @dataclass(frozen=True, eq=False, repr=False)
 class Scaled(Strategy):
     """C = T diag(w): column t of `inner` times weights[t]; round t of its noise stream is divided by weights[t].

@@ -9,10 +9,12 @@ from galton.strategies.banded import ColumnBanded
 from galton.strategies.base import BLOCK, Strategy
 from galton.strategies.scaled import Scaled
 from galton.strategies.toeplitz import ToeplitzLike
+from galton.typechecking import typechecked
 
 ROUNDOFF = 2.0**-53
 
 
+@typechecked
 def min_separation_sensitivity(strategy: Strategy, separation: int) -> float:
     """Returns the sensitivity of C x if an example's participations are at least `separation` rounds apart.
 

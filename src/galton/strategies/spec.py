@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from galton.errors import FloatArray, InvalidArgument, InvalidFile, count
+from galton.errors import FloatArray, InvalidArgument, InvalidFile, count_rounds
 from galton.files import read_npy
 from galton.strategies.base import Strategy
 from galton.strategies.codec import load_strategy
 from galton.strategies.dense import Dense
 from galton.strategies.grammar import READY_MADE, Spec, parse_spec
 from galton.strategies.toeplitz import Toeplitz
+from galton.typechecking import typechecked
 
 
+@typechecked
 def parse_strategy(spec: str, rounds: int, allow_negative: bool = False) -> Strategy:
     """Builds the ready-made strategy that `spec` names, for a run of `rounds` rounds.
 
@@ -27,7 +29,7 @@ def parse_strategy(spec: str, rounds: int, allow_negative: bool = False) -> Stra
       >>> parse_strategy("sqrt:4", rounds=16).bands
       4
     """
-    return build_strategy(parse_spec(spec, count("rounds", rounds), READY_MADE), rounds, allow_negative)
+    return build_strategy(parse_spec(spec, count_rounds(rounds), READY_MADE), rounds, allow_negative)
 
 
 def build_strategy(spec: Spec, rounds: int, allow_negative: bool = False) -> Strategy:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from galton.errors import FloatArray, InvalidArgument, array, count, sign_allowed
+from galton.errors import FloatArray, InvalidArgument, array, count, count_rounds, sign_allowed
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 from galton.workloads import Workload
 
 if TYPE_CHECKING:
@@ -93,8 +94,10 @@ class ToeplitzLike(Strategy):
         workload = self.check_workload(workload)
         if not workload.is_toeplitz:
             return super().row_errors(workload)
-        first = workload.apply(self.inverse_series[:, None])[:, 0]
-        return np.sqrt(np.cumsum(np.square(first)))
+        with np.errstate(all="ignore"):  # what overflows is refused
+            first = workload.apply(self.inverse_series[:, None])[:, 0]
+            errors = np.sqrt(np.cumsum(np.square(first)))
+        return self.check_errors(errors)
 
 
 def _shifted_columns(series: FloatArray, start: int, stop: int) -> FloatArray:
@@ -105,6 +108,7 @@ def _shifted_columns(series: FloatArray, start: int, stop: int) -> FloatArray:
     return windows[size - stop + 1 : size - start + 1][::-1].T
 
 
+@typechecked
 @dataclass(frozen=True, eq=False, repr=False)
 class Toeplitz(ToeplitzLike):
     """A Toeplitz C with the given coefficients; fewer coefficients than rounds make it banded.
@@ -126,7 +130,7 @@ class Toeplitz(ToeplitzLike):
 
     def __init__(self, rounds: int, coefficients: ArrayLike, allow_negative: bool = False) -> None:
         values = array("coefficients", coefficients, 1)
-        rounds = count("rounds", rounds)
+        rounds = count_rounds(rounds)
         if values.size > rounds:
             raise InvalidArgument("coefficients", values.size, f"must be at most one per round, {rounds}")
         if not values[0] > 0:
@@ -158,6 +162,7 @@ class Toeplitz(ToeplitzLike):
         return cls(rounds, **parameters)
 
 
+@typechecked
 def identity(rounds: int) -> Toeplitz:
     """Returns C = I: independent noise in every round, as in DP-SGD.
 
@@ -170,6 +175,7 @@ def identity(rounds: int) -> Toeplitz:
     return Toeplitz(rounds, [1.0])
 
 
+@typechecked
 def square_root(rounds: int, bands: int | None = None) -> Toeplitz:
     """Returns the Toeplitz square root of the prefix-sum matrix, or its first `bands` bands.
 
@@ -186,7 +192,7 @@ def square_root(rounds: int, bands: int | None = None) -> Toeplitz:
       >>> square_root(rounds=8, bands=3).coefficients
       array([1.   , 0.5  , 0.375])
     """
-    rounds = count("rounds", rounds)
+    rounds = count_rounds(rounds)
     kept = rounds if bands is None else count("bands", bands, at_most=rounds)
     steps = np.arange(1, kept)
     return Toeplitz(rounds, np.concatenate(([1.0], np.cumprod((2 * steps - 1) / (2 * steps)))))

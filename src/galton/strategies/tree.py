@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from galton.errors import FloatArray, InvalidArgument, choice, count
+from galton.errors import FloatArray, InvalidArgument, check_memory, choice, count_rounds
 from galton.strategies.base import Strategy
 from galton.strategies.honaker import refined_variances
+from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from galton.strategies.streams import InverseStream
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 DECODERS = ("honaker", "full")
 
 
+@typechecked
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree(Strategy):
     """Binary-tree aggregation: C has a row for every complete dyadic interval [k 2^h, (k+1) 2^h) within the run.
@@ -43,7 +45,7 @@ class Tree(Strategy):
     allow_negative: ClassVar[bool] = False  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rounds", count("rounds", self.rounds))
+        object.__setattr__(self, "rounds", count_rounds(self.rounds))
         choice("decoder", self.decoder, DECODERS)
 
     @cached_property
@@ -64,7 +66,7 @@ class Tree(Strategy):
 
     @property
     def rows(self) -> int:
-        return self._nodes[0].size
+        return 2 * self.rounds - self.rounds.bit_count()
 
     def columns(self, start: int, stop: int) -> FloatArray:
         first, heights = self._nodes
@@ -77,6 +79,7 @@ class Tree(Strategy):
 
     @cached_property
     def _decoder_matrix(self) -> FloatArray:
+        check_memory("rounds", self.rounds, self.rounds * self.rows)
         if self.decoder == "full":
             return np.asarray(np.linalg.pinv(self.matrix()))
         return self._honaker_matrix()

@@ -27,6 +27,7 @@ from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree
 from galton.plan import Plan, Trust, establish_trust, load_plan
 from galton.provenance import now, versions
+from galton.typechecking import typechecked
 
 FORMAT = "galton-run"
 RECORD_FORMAT = "galton-record"
@@ -52,6 +53,7 @@ def check_same(name: str, value: Any, planned: Any) -> None:
         raise PlanViolated(f"{name} = {value}: the plan was made for {planned}; train with that, or make another plan")
 
 
+@typechecked
 class TrainingRun:
     """One training run of a plan: gives its batches and its noise, round by round, and resumes from its folder.
 
@@ -399,6 +401,7 @@ class TrainingRun:
         return self.folder / f"model-{turn}"
 
 
+@typechecked
 def check_record(folder: str | Path) -> dict[str, Any]:
     """Reads the record of a run and checks its signature; raises `InvalidFile` if it was changed.
 
