@@ -77,13 +77,21 @@ def probability(argument: str, value: float) -> float:
 
 def real(argument: str, value: float) -> float:
     """Returns `value` as a finite float."""
+    number = extended(argument, value)
+    if math.isinf(number):
+        raise InvalidArgument(argument, value, "must be finite")
+    return number
+
+
+def extended(argument: str, value: float) -> float:
+    """Returns `value` as a float that may be infinite."""
     try:
         if isinstance(value, bool | str | bytes | complex):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(argument, value, "must be a number") from None
-    if not math.isfinite(number):
+    if math.isnan(number):
         raise InvalidArgument(argument, value, "must be finite")
     return number
 
@@ -110,9 +118,9 @@ def count_rounds(value: int, at_least: int = 1) -> int:
 
 def check_memory(argument: str, value: Any, numbers: int) -> None:
     """Refuses what takes more memory than galton allows itself: so many float64 numbers at once."""
-    gigabytes = 8 * numbers / _GIGABYTE
-    if gigabytes > _MOST_GIGABYTES:
-        raise InvalidArgument(argument, value, f"needs {gigabytes:.3g} GB of memory, more than {_MOST_GIGABYTES:g}")
+    if 8 * numbers > _MOST_GIGABYTES * _GIGABYTE:
+        needed = 8 * numbers // _GIGABYTE
+        raise InvalidArgument(argument, value, f"needs {needed} GB of memory, more than {_MOST_GIGABYTES:g}")
 
 
 def choice(argument: str, value: str, allowed: tuple[str, ...]) -> str:

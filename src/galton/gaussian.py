@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr
 
-from galton.errors import InvalidArgument, non_negative, positive, probability
+from galton.errors import extended, non_negative, positive, probability
 from galton.guarantee import Guarantee
 from galton.typechecking import typechecked
 
@@ -36,8 +36,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
       >>> round(gaussian_delta(1.0, 1.0), 6)
       0.126937
     """
-    if math.isnan(epsilon):
-        raise InvalidArgument("epsilon", epsilon, "must be a number")
+    epsilon = extended("epsilon", epsilon)
     if non_negative("mu", mu) == 0 or math.isinf(epsilon):
         return -math.expm1(min(epsilon, 0.0)) if not math.isinf(epsilon) else float(epsilon < 0)
     if epsilon < 0:  # the other side of the same trade-off

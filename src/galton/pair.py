@@ -119,6 +119,7 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
       (4, 2.0)
     """
     count("merge", merge)
+    count("bins", bins)
     if bins > MOST_BINS:
         raise InvalidArgument("bins", bins, f"must be at most {MOST_BINS}: the Gram matrix has bins^2 entries")
     if merge > 1:

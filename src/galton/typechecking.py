@@ -14,9 +14,11 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+
+import numpy as np
 
 from galton.errors import InvalidArgument
 
@@ -87,6 +89,9 @@ def _kind_of(annotation: Any) -> _Kind | None:
     if isinstance(annotation, type) and annotation in _PLAIN:
         return _PLAIN[annotation]
     origin = get_origin(annotation)
+    if origin in (Union, types.UnionType) and Path in get_args(annotation):
+        others = [_kind_of(part) for part in get_args(annotation) if part not in (str, Path)]
+        return _either([*others, _Kind(_is_file_name, "the name of a file or folder")])
     if origin in (Union, types.UnionType):
         return _either([_kind_of(part) for part in get_args(annotation)])
     if origin is collections.abc.Callable:
@@ -94,7 +99,7 @@ def _kind_of(annotation: Any) -> _Kind | None:
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         return _Kind(lambda value: isinstance(value, collections.abc.Mapping), "a dictionary")
     if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable) and origin.__module__ != "numpy":
-        return _Kind(_is_list, "a list")
+        return _Kind(_is_list_of_texts, "a list of texts") if str in get_args(annotation) else _Kind(_is_list, "a list")
     if not isinstance(annotation, type) or origin is not None or getattr(annotation, "_is_protocol", False):
         return None
     if issubclass(annotation, enum.Enum):
@@ -113,7 +118,7 @@ def _either(kinds: list[_Kind | None]) -> _Kind | None:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, bool | str | bytes | bytearray | complex) or getattr(value, "ndim", 0) != 0:
+    if isinstance(value, bool | str | bytes | bytearray | complex | type) or getattr(value, "ndim", 0) != 0:
         return False
     return isinstance(value, int) or hasattr(value, "__float__")
 
@@ -136,14 +141,20 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_path(value: Any) -> bool:
-    return isinstance(value, os.PathLike)
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and "\0" not in str(value)
 
 
 def _is_list(value: Any) -> bool:
     if isinstance(value, str | bytes | bytearray | collections.abc.Mapping) or getattr(value, "ndim", 1) == 0:
         return False
     return isinstance(value, collections.abc.Iterable)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    if not _is_list(value):
+        return False
+    return not isinstance(value, Sequence | np.ndarray) or all(isinstance(part, str) for part in value)
 
 
 def _is_member(kind: type[enum.Enum], value: Any) -> bool:
@@ -159,6 +170,6 @@ _PLAIN: dict[type, _Kind] = {
     int: _Kind(_is_whole, "a whole number"),
     bool: _Kind(_is_truth, "true or false"),
     str: _Kind(_is_text, "text"),
-    Path: _Kind(_is_path, "a path"),
+    Path: _Kind(_is_file_name, "the name of a file or folder"),
     dict: _Kind(lambda value: isinstance(value, dict), "a dictionary"),
 }

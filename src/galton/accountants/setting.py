@@ -7,7 +7,7 @@ from functools import cached_property
 
 from galton.accountants.figure import Figure
 from galton.batching import Scheme
-from galton.errors import InvalidArgument, count
+from galton.errors import MOST_ROUNDS, InvalidArgument, count
 from galton.guarantee import Guarantee
 from galton.strategies import Strategy
 from galton.workloads import Workload
@@ -30,8 +30,8 @@ class Setting:
     workload: Workload | None = None
 
     def __post_init__(self) -> None:
-        count("bins", self.bins)
-        count("epochs", self.epochs)
+        object.__setattr__(self, "bins", count("bins", self.bins, at_most=MOST_ROUNDS))
+        object.__setattr__(self, "epochs", count("epochs", self.epochs, at_most=MOST_ROUNDS // self.bins))
         if self.workload is not None and self.workload.rounds != self.rounds:
             raise InvalidArgument("workload", self.workload.rounds, f"must have bins * epochs rounds, {self.rounds}")
 

@@ -12,7 +12,7 @@ from galton.batching.base import ROUNDING, IndexArray, Scheme, check_examples
 from galton.batching.laws import Renewal
 from galton.batching.poisson import gaps
 from galton.batching.randomness import Words
-from galton.errors import InvalidArgument, count, count_rounds, positive
+from galton.errors import MOST_ROUNDS, InvalidArgument, count, count_rounds, positive
 from galton.strategies.base import Strategy
 from galton.strategies.sensitivity import min_separation_sensitivity
 from galton.typechecking import typechecked
@@ -51,7 +51,7 @@ class MinSeparation(Scheme):
     def __post_init__(self) -> None:
         check_examples(self.examples)
         positive("batch_size", self.batch_size)
-        count("separation", self.separation)
+        count("separation", self.separation, at_most=MOST_ROUNDS)
         count_rounds(self.rounds)
         if self.batch_size * self.separation > self.examples * ROUNDING:
             raise InvalidArgument("batch_size", self.batch_size, f"must be at most {self.examples / self.separation:g}")

@@ -13,7 +13,7 @@ from galton.accountants.peers import version_of
 from galton.cache import Cache, default_cache
 from galton.comparison.mechanism import Row
 from galton.comparison.registry import DEFAULT, find_mechanism
-from galton.errors import GaltonError, InvalidArgument
+from galton.errors import GaltonError, InvalidArgument, count
 from galton.guarantee import Guarantee, check_epsilon
 from galton.sampling.schedule import Progress
 from galton.typechecking import typechecked
@@ -125,6 +125,7 @@ def compare(
     """
     start = time.perf_counter()
     levels = _levels(epsilons)
+    bins, epochs = count("bins", bins), count("epochs", epochs)
     names = DEFAULT if mechanisms is None else tuple(mechanisms)
     if not names:
         raise InvalidArgument("mechanisms", [], "must name at least one mechanism")

@@ -22,6 +22,7 @@ import hashlib
 import hmac
 import json
 import os
+import stat
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,6 +53,9 @@ def open_exclusively(path: Path) -> IO[str]:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be opened ({error.strerror})") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise InvalidFile(f"{path}: cannot be opened (it is there and is not a file)")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -167,6 +171,8 @@ class Journal:
         whole = text[: text.rfind("\n") + 1]  # a torn last line was never followed by noise
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
+            if not all(isinstance(line, dict) for line in lines):
+                raise ValueError
             for line in lines[1:]:
                 self._read_line(line)
         except (ValueError, KeyError, TypeError):

@@ -10,6 +10,7 @@ from galton import files
 from galton.accountants import Accountant, Setting, check_covered, default_accountant, find_accountant
 from galton.accounting import Options
 from galton.batching import PLANNED, Scheme, smallest_padded_batch_size, truncation
+from galton.batching.base import check_examples
 from galton.batching.batches import DEFAULT_TRUNCATION
 from galton.errors import InvalidArgument, choice, count, positive
 from galton.guarantee import Adjacency, Guarantee, as_guarantee
@@ -82,7 +83,7 @@ def make_plan(
       (8, 16, 'balls-in-bins')
     """
     options = options or Options()
-    count("examples", examples)
+    check_examples(examples)
     positive("batch_size", batch_size)
     count("epochs", epochs, at_most=10**6)
     count("micro_batch_size", micro_batch_size)

@@ -24,7 +24,7 @@ from galton.fields import Fields
 from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed
 from galton.noise.checkpoint import read_state, write_state
 from galton.noise.journal import open_exclusively
-from galton.noise.layout import Tree
+from galton.noise.layout import Tree, layout_of
 from galton.plan import Plan, Trust, establish_trust, load_plan
 from galton.provenance import now, versions
 from galton.typechecking import typechecked
@@ -126,6 +126,7 @@ class TrainingRun:
             )
         check_same("examples", examples, self.plan.examples)
         check_same("clip_norm", clip_norm, self.plan.clip_norm)
+        layout_of(params)  # refuses what is no tree of arrays
         self.folder = Path(folder)
         self.trust: Trust = establish_trust(
             self.plan, pinned=pinned, trusted_key=trusted_key, resumed=self._run_file.exists()

@@ -1,0 +1,71 @@
+"""Wrong input of all kinds, drawn by benchmarks/fuzz.py from a fixed seed: no traceback, no NaN, no wrong exit code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from benchmarks import fuzz
+from galton.plan import Plan
+
+SEED = 1
+SAMPLED = {
+    *("delta", "epsilon", "profile", "calibrate", "certify", "optimize", "report", "audit", "compare"),
+    *("Calibration", "Certificate", "DeltaEstimate", "EpsilonEstimate", "Profile", "Optimized", "verify_plan"),
+    *("make_plan", "unamplified_optimum", "plot_comparison", "multiplier_upper_bound"),
+}
+"""Names whose cases may take seconds: they are in the slow test."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, small_plan: Plan) -> Iterator[Path]:
+    here = Path.cwd()
+    with mock.patch.dict(os.environ):
+        fuzz.place_of.cache_clear()
+        fuzz.objects.cache_clear()
+        fuzz.prepare(tmp_path, small_plan)
+        yield tmp_path
+    os.chdir(here)
+
+
+def check(cases: Iterator[fuzz.Case]) -> int:
+    outcomes = [fuzz.run_case(case, SEED) for case in cases]
+    violations = [f"{outcome.index} {outcome.call}: {outcome.violation}" for outcome in outcomes if outcome.violation]
+    assert violations == []
+    return len(outcomes)
+
+
+def test_a_hundred_quick_cases(place: Path) -> None:
+    quick = (case for case in fuzz.cases(SEED, 0, 10**6) if case.name not in SAMPLED)
+    assert check(islice(quick, 100)) == 100
+
+
+@pytest.mark.slow
+def test_a_thousand_cases(place: Path) -> None:
+    assert check(fuzz.cases(SEED, 0, 1000)) == 1000
+
+
+def test_cases_depend_on_seed_and_number_alone() -> None:
+    first = list(fuzz.cases(3, 0, 50))
+    assert list(fuzz.cases(3, 20, 50)) == first[20:]
+    assert list(fuzz.cases(4, 0, 50)) != first
+
+
+def test_every_public_name_and_command_is_drawn() -> None:
+    drawn = {case.name for case in fuzz.cases(SEED, 0, 3000)}
+    assert set(fuzz.api_calls()) <= drawn
+    assert {words[0] for words in fuzz.COMMANDS} == set(fuzz.options_of_commands())
+
+
+def test_a_violation_is_noticed(place: Path) -> None:
+    with mock.patch("galton.cli.plan.Guarantee", side_effect=ZeroDivisionError):
+        words = next(words for words in fuzz.COMMANDS if words[0] == "plan")
+        assert "exit code 1" in fuzz.run_case(fuzz.Case(0, "plan", words=words), SEED).violation
+    with mock.patch("galton.gaussian_mu", side_effect=ZeroDivisionError):
+        assert "ZeroDivisionError" in fuzz.run_case(fuzz.Case(0, "gaussian_mu"), SEED).violation
+    assert fuzz.has_nan({"a": [1.0, float("nan")]})
