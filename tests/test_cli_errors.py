@@ -212,6 +212,17 @@ CASES: list[Case] = [
         ("--micro-batch-size", "0", "--micro-batch-size = 0: must be at least 1"),
     ),
     *rows(("report",), ("--output", "{folder}", "--output = '{folder}': is a folder")),
+    *rows(("certify", "report"), ("--output", "{long}", "{long}: cannot be written (File name too long)")),
+    *rows(
+        ("optimize", "classical"), ("--output", "{long}.json", "{long}.json: cannot be written (File name too long)")
+    ),
+    *rows(("optimize", "compare"), ("--plot", "{long}.png", "{long}.png: cannot be written (File name too long)")),
+    *rows(
+        ("plan",),
+        ("--output", "{long}", "{long}: cannot be read (File name too long)"),
+        ("--padded-batch-size", "1000000000000000000", "--padded-batch-size = 1000000000000000000: must be at most 65"),
+        ("--micro-batch-size", "65", "--micro-batch-size = 65: must be at most the number of examples, 64"),
+    ),
     *rows(
         ("audit",),
         ("--seconds", "0", "--seconds = 0.0: must be greater than 0"),
@@ -238,6 +249,10 @@ POSITIONAL: list[tuple[list[str], str]] = [
             ("{text}.json", "{text}.json: is not valid JSON (Expecting value: line 1 column 1 (char 0)); a strategy f"),
         )
     ),
+    (
+        ["calibrate", "{singular}"],
+        "STRATEGY = '{singular}': its inverse is too large for float64: C is nearly singular",
+    ),
     (["optimize", "sqrt:64"], "FAMILY = 'sqrt:64': needs no optimising: galton calibrate sqrt:64"),
     (
         ["optimize", "dense", "--bins", "1025", "--epochs", "1"],
@@ -263,6 +278,7 @@ def places(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         "upper": np.triu(np.ones((12, 12))),
         "tiny": 1e-160 * np.eye(12),
         "negative": np.array([1.0, -0.5]),
+        "singular": np.array([1e-310, 1.0]),
     }
     for name, values in arrays.items():
         np.save(folder / f"{name}.npy", values)
@@ -270,7 +286,7 @@ def places(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         (folder / f"text.{suffix}").write_text("notes")
     save_plan(small_plan, folder / "plan")
     paths = {name: str(folder / f"{name}.npy") for name in arrays}
-    paths["text"] = str(folder / "text")
+    paths |= {"text": str(folder / "text"), "long": str(folder / ("x" * 300))}
     return paths | {"folder": str(folder), "plan": str(folder / "plan"), "new": str(folder / "new")}
 
 
@@ -290,8 +306,12 @@ def test_a_wrong_option_is_named_as_typed(
 
 NOT_TYPED: list[tuple[list[str], str]] = [
     (
+        ["--examples", "2000000", "--batch-size", "1", "--strategy", "blt:4"],
+        "--batch-size = 1.0: makes 2000000 batches per epoch, a number that must be at most 20000",
+    ),
+    (
         ["--examples", "3000000", "--batch-size", "1", "--strategy", "blt:4"],
-        "--batch-size = 1.0: makes 3000000 batches per epoch, a number that must be at most 20000",
+        "--batch-size = 1.0: makes 12000000 batches in 4 epochs, a number that must be at most 10000000",
     ),
     (
         ["--examples", "2053", "--batch-size", "1"],
@@ -328,6 +348,23 @@ def test_a_wrong_positional_argument_is_named_as_in_the_usage_line(
     words: list[str], message: str, places: dict[str, str]
 ) -> None:
     check_refused([*words[:2], *COMMANDS[words[0]][2:], *words[2:]], message, places)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--bins", "10000", "--epochs", "10000"],
+            "--epochs = 10000: must make at most 10 million rounds, and 10000 bins",
+        ),
+        (["--bins", "20000", "--epochs", "1", "--merge", "1"], "--merge = 1: needs 12 GB of memory, more than 3.5"),
+    ],
+)
+@pytest.mark.parametrize("command", ANALYSING)
+def test_what_takes_too_much_memory_is_refused_beforehand(
+    command: str, words: list[str], message: str, places: dict[str, str]
+) -> None:
+    check_refused([*COMMANDS[command], *words], message, places)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from galton.accounting import Options
 from galton.batching import PLANNED, Scheme, smallest_padded_batch_size, truncation
 from galton.batching.base import check_examples
 from galton.batching.batches import DEFAULT_TRUNCATION
-from galton.errors import InvalidArgument, choice, count, positive
+from galton.errors import MOST_ROUNDS, InvalidArgument, choice, count, positive
 from galton.guarantee import Adjacency, Guarantee, as_guarantee
 from galton.plan.choose import choose, references
 from galton.plan.marks import Mark, leave_mark
@@ -101,6 +101,9 @@ def make_plan(
         raise InvalidArgument("batch_size", batch_size, f"must be at most the number of examples, {examples}")
     bins = round(examples / batch_size)
     rounds = bins * epochs
+    if rounds > MOST_ROUNDS:
+        remedy = f"makes {rounds} batches in {epochs} epochs, a number that must be at most {MOST_ROUNDS}"
+        raise InvalidArgument("batch_size", batch_size, remedy)
     target = None if workload == "prefix" else parse_workload(workload, rounds)
     # Batch sizes, coverage and adjacency are checked before the work begins, on the scheme for independent noise. Only
     # the cycle of cyclic Poisson and the rests of min-separation depend on the strategy; their batch sizes are those of
