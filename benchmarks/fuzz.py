@@ -399,7 +399,7 @@ def api_calls() -> dict[str, tuple[str, ...]]:
     """The names of the arguments of every public function and class that can be called."""
     import inspect
 
-    result = {}
+    result: dict[str, tuple[str, ...]] = {}
     for name in vars(galton)["__all__"]:
         value = getattr(galton, name)
         if not callable(value) or inspect.isabstract(value):
@@ -885,7 +885,7 @@ def summary(outcomes: list[Outcome]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Runs cases and writes results/fuzz.json."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)

@@ -43,7 +43,7 @@ def typechecked(subject: Decorated) -> Decorated:
     galton.errors.InvalidArgument: number = '4': must be a number
     """
     if inspect.isclass(subject):
-        subject.__init__ = _checking(subject.__init__, sys.modules[subject.__module__].__dict__)  # type: ignore[misc]
+        subject.__init__ = _checking(subject.__init__, sys.modules[subject.__module__].__dict__)  # type: ignore[method-assign]
         return subject
     return typing.cast(Decorated, _checking(subject, subject.__globals__))
 
