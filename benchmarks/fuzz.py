@@ -75,6 +75,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = tuple(
             ["plan", *PLAN, *FIXED],
             ["plan", *PLAN, "--batching", "cyclic-poisson", "--strategy", "sqrt:2"],
             ["verify", "{exact}"],
+            ["sign", "{exact}", "--key", "{key}", "--output", "{new}"],
+            ["keygen", "{new}.pem"],
             ["report", "{exact}", "--output", "{new}"],
             ["audit", "{exact}", "--seconds", "1", "--trials", "50"],
         ),
@@ -262,7 +264,7 @@ def options_of_commands() -> dict[str, list[tuple[str, list[str], bool]]]:
     """Names, spellings and whether they are flags, of the options of every command."""
     import typer
 
-    from galton.cli import accounting, audit, comparison, optimization, plan, report  # noqa: F401
+    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing  # noqa: F401
     from galton.cli.app import app
 
     group: Any = typer.main.get_command(app)
@@ -312,7 +314,7 @@ def _value(name: str, random_numbers: random.Random) -> str:
     pools: list[tuple[str, ...]] = [NUMBERS]
     if name in WORDS:
         pools += [WORDS[name]] * 2
-    if name in ("strategy", "workload", "output", "plot", "folder"):
+    if name in ("strategy", "workload", "output", "plot", "folder", "path", "key"):
         pools += [PATHS] * 2
     if name == "samples":  # numbers of samples that take hours are no wrong input
         pools = [MALFORMED, WORDS[name]]
@@ -443,6 +445,11 @@ def good_arguments(name: str) -> dict[str, Any]:
         "BallsInBins": lambda: bins,
         "StreamingBallsInBins": lambda: bins,
         "FixedOrder": lambda: bins,
+        "RedrawnBallsInBins": lambda: bins,
+        "StreamingRedrawnBallsInBins": lambda: bins,
+        "new_key_pair": lambda: {"path": place_of() / "new.pem"},
+        "redrawn_sensitivity": lambda: {"strategy": o.root, "bins": 4},
+        "sign_plan": lambda: {"folder": place_of() / "exact", "key": place_of() / "key.pem", "output": new},
         "Shuffle": lambda: bins,
         "Poisson": lambda: {"examples": 64, "batch_size": 8.0, "rounds": 16},
         "CyclicPoisson": lambda: {"examples": 64, "batch_size": 8.0, "cycle": 2, "rounds": 16},
@@ -615,6 +622,7 @@ def make_files(place: Path, certified: galton.Plan | None) -> None:
     for suffix in ("txt", "npy", "json"):
         (place / f"text.{suffix}").write_text("notes")
     galton.shuffle_records([b"a", b"b", b"c"], place / "records", 2, 1)
+    galton.new_key_pair(place / "key.pem")
     target = galton.Guarantee(4.0, 1e-3, galton.Adjacency.REPLACE)
     plan = galton.make_plan(target, examples=64, batch_size=8, epochs=2, batching="fixed-order", strategy="sqrt:4")
     galton.save_plan(plan, place / "exact")
@@ -708,6 +716,8 @@ class _Paths(dict[str, str]):
             return str(self._place / f"{name}.json")
         if name in ("toeplitz", "workload", "negative", "tiny", "subnormal", "huge", "nan", "numbers", "pickle"):
             return str(self._place / f"{name}.npy")
+        if name == "key":
+            return str(self._place / "key.pem")
         return str(self._place if name == "folder" else self._place / name)
 
 

@@ -18,11 +18,13 @@ from galton.batching.streaming import Slices, read_slices
 from galton.errors import InvalidArgument
 from galton.strategies.base import Strategy
 from galton.strategies.sensitivity import redrawn_sensitivity
+from galton.typechecking import typechecked
 
 Item = TypeVar("Item")
 Part = TypeVar("Part", bound=Members)
 
 
+@typechecked
 @dataclass(frozen=True)
 class RedrawnBallsInBins(BallsInBins):
     """Balls-in-bins whose bins are redrawn: in every epoch each example falls into a uniformly random bin, afresh.
@@ -80,6 +82,7 @@ class RedrawnBallsInBins(BallsInBins):
         return Epochs(self, lambda epoch: Grouped(self, *grouped(words, self.examples, self.bins, _purpose(epoch))))
 
 
+@typechecked
 @dataclass(frozen=True)
 class StreamingRedrawnBallsInBins(RedrawnBallsInBins):
     """Redrawn balls-in-bins read as a stream from data that is shuffled anew, in secret, for every epoch.

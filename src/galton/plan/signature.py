@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from galton import files
 from galton.errors import GaltonError, InvalidArgument, InvalidFile
 from galton.fields import Fields
+from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -120,6 +121,7 @@ def is_signed_by(signature: Signature, checksums: str, key: Ed25519PublicKey) ->
     return True
 
 
+@typechecked
 def new_key_pair(path: str | Path) -> Path:
     """Makes a key pair: the private key for its owner only, and beside it the public key; overwrites nothing.
 

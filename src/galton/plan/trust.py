@@ -16,6 +16,7 @@ from galton.plan.plan import Plan
 from galton.plan.signature import Signature, is_signed_by, read_public_key, sign
 from galton.plan.verify import verify_plan
 from galton.progress import progress_bar
+from galton.typechecking import typechecked
 
 
 class PlanNotTrusted(GaltonError):
@@ -121,6 +122,7 @@ def check_signature(plan: Plan, trusted_key: str | Path | bytes) -> str:
     return f"signed by the key {signature.signer}"
 
 
+@typechecked
 def sign_plan(folder: str | Path, key: str | Path, output: str | Path | None = None) -> Signature:
     """Signs a plan that this user's galton has made or verified; one that it has not is verified first.
 

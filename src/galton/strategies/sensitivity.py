@@ -44,6 +44,7 @@ def min_separation_sensitivity(strategy: Strategy, separation: int) -> float:
     raise unknown_sensitivity(strategy.kind, separation)
 
 
+@typechecked
 def redrawn_sensitivity(strategy: Strategy, bins: int) -> float:
     """Returns the sensitivity of C x if an example takes part in one round of every epoch, whichever they are.
 
