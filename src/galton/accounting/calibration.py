@@ -15,7 +15,7 @@ from galton.accounting.estimate import DeltaEstimate, delta_with_failure
 from galton.accounting.options import Options, check_tau, derived_seed
 from galton.accounting.quick import multiplier_bracket, quick_multiplier
 from galton.accounting.solve import solve
-from galton.errors import GaltonError
+from galton.errors import GaltonError, InvalidArgument
 from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Direction, Guarantee, as_guarantee
 from galton.pair import Pair
