@@ -6,8 +6,11 @@ matrix G = M^T M / sigma^2, and the accountant sees nothing else.
 
 from __future__ import annotations
 
+import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -19,10 +22,70 @@ ROUNDOFF = 2.0**-53
 MOST_BINS = 20_000
 
 
+class DominatingPair(ABC):
+    """A mixture of Gaussians against one Gaussian, whose privacy profile is at least that of a run.
+
+    There is one class for each way in which an example takes part; `sampling/toolkits.py` knows how to sample each.
+
+    Attributes:
+      participation: name of the way in which an example takes part, as on the command line.
+      batches: the same in words, as in certificates.
+      noise_multiplier: for C scaled to sensitivity 1 over a run of fixed order, whatever the participation.
+      strategy: content hash of the strategy that it comes from, or a name.
+      rounds: rounds of the run.
+    """
+
+    participation: ClassVar[str]
+    batches: ClassVar[str]
+    noise_multiplier: float
+    strategy: str
+    rounds: int
+
+    @property
+    @abstractmethod
+    def bins(self) -> int:
+        """Number of batches per epoch."""
+
+    @property
+    @abstractmethod
+    def mu_upper(self) -> float:
+        """Mean shift of the Gaussian mechanism that bounds delta from above: the unamplified run."""
+
+    @property
+    @abstractmethod
+    def mu_lower(self) -> float:
+        """Mean shift of a Gaussian mechanism that bounds delta from below; 0 if none is known."""
+
+    @abstractmethod
+    def at(self, noise_multiplier: float) -> Self:
+        """Returns the same mechanism with another noise multiplier.
+
+        Args:
+          noise_multiplier: sensitivity-1 noise multiplier.
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns what tells this mechanism from others, to nine digits and whatever its noise, for the ledger."""
+
+
+def rounded_digest(values: FloatArray) -> str:
+    """Returns a hash of the values to nine digits."""
+    rounded = np.round(values, 9) + 0.0
+    return hashlib.sha256(np.ascontiguousarray(rounded, "<f8").tobytes()).hexdigest()
+
+
+def check_noise_multiplier(noise_multiplier: float) -> float:
+    """Returns the multiplier; raises `InvalidArgument` if its square leaves the range of float64."""
+    if not 1e-100 <= positive("noise_multiplier", noise_multiplier) <= 1e100:
+        raise InvalidArgument("noise_multiplier", noise_multiplier, "must lie between 1e-100 and 1e100")
+    return float(noise_multiplier)
+
+
 @typechecked
 @dataclass(frozen=True, eq=False)
-class Pair:
-    """A dominating pair with its noise multiplier: what the accountant analyses. `dominating_pair` builds it.
+class Pair(DominatingPair):
+    """The pair of a balls-in-bins run whose bins are drawn once. `dominating_pair` builds it.
 
     Attributes:
       unit: the Gram matrix at noise multiplier 1, of shape (modes, modes): symmetric, non-negative, and in no entry
@@ -33,6 +96,8 @@ class Pair:
       merged: how many neighbouring bins share a mode, for a bound with fewer modes (docs/math.md, section 5).
     """
 
+    participation: ClassVar[str] = "bins"
+    batches: ClassVar[str] = "balls-in-bins batches"
     unit: FloatArray
     noise_multiplier: float = 1.0
     strategy: str = "given Gram matrix"
@@ -48,9 +113,7 @@ class Pair:
         if not (unit.diagonal() > 0).all():
             raise InvalidArgument("gram", float(unit.diagonal().min()), "must have a positive diagonal")
         object.__setattr__(self, "unit", unit)
-        object.__setattr__(self, "noise_multiplier", positive("noise_multiplier", self.noise_multiplier))
-        if not 1e-100 <= self.noise_multiplier <= 1e100:
-            raise InvalidArgument("noise_multiplier", self.noise_multiplier, "must lie between 1e-100 and 1e100")
+        object.__setattr__(self, "noise_multiplier", check_noise_multiplier(self.noise_multiplier))
 
     @property
     def modes(self) -> int:
@@ -90,6 +153,9 @@ class Pair:
           True
         """
         return replace(self, noise_multiplier=noise_multiplier)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"gram": rounded_digest(self.unit), "modes": self.modes}
 
 
 @typechecked

@@ -18,8 +18,9 @@ from galton.accounting.solve import solve
 from galton.errors import GaltonError, InvalidArgument
 from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Direction, Guarantee, as_guarantee
-from galton.pair import Pair
-from galton.sampling import PlainSampler, draws
+from galton.pair import DominatingPair
+from galton.sampling import draws
+from galton.sampling.toolkits import toolkit_for
 from galton.typechecking import typechecked
 
 DEFAULT_TAU = 1.05
@@ -64,7 +65,7 @@ class Calibration:
 
 @typechecked
 def calibrate(
-    pair: Pair,
+    pair: DominatingPair,
     epsilon: float | Guarantee,
     delta: float | None = None,
     *,
@@ -139,14 +140,14 @@ def calibrate(
 
 
 def _by_plain_samples(
-    pair: Pair, aim: Guarantee, bracket: tuple[float, float], seed: int, options: Options
+    pair: DominatingPair, aim: Guarantee, bracket: tuple[float, float], seed: int, options: Options
 ) -> tuple[float, int]:
     """Solves on the same plain samples at every multiplier, which make delta a smooth, decreasing function of it."""
     steps = 0
 
     def mean_for(direction: Direction) -> Callable[[float], float]:
         def mean(multiplier: float) -> float:
-            sampler = PlainSampler(pair.at(multiplier), direction)
+            sampler = toolkit_for(pair).plain(pair.at(multiplier), direction)
             run = draws(sampler, options.budget(), derived_seed(seed, "fit"), options.pool, options.progress)
             return float(np.sum([sampler.values(draw, aim.epsilon).sum() for draw in run])) / options.budget()
 

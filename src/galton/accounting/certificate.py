@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
 from galton.errors import InvalidArgument, positive, probability
 from galton.fields import Fields
 from galton.guarantee import Adjacency, Direction, Guarantee, as_guarantee
-from galton.pair import Pair
+from galton.pair import DominatingPair, Pair
 from galton.provenance import now, versions
 from galton.sampling import choose_sampler, draws
 from galton.typechecking import typechecked
@@ -29,6 +28,8 @@ FAILURE_SHARE = 1.5e-3
 
 _LADDER = np.array([1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0])
 """Multiples of the claimed delta that a rejected verification may still prove."""
+
+ONE_DRAW = Pair.participation
 
 _REJECTED = "Rejected: nothing may be claimed"
 """How the statement of a rejected claim begins."""
@@ -114,6 +115,7 @@ class Certificate:
       bins: batches per epoch.
       rounds: rounds of the run.
       epochs: epochs of the run, a partial one included.
+      participation: how an example takes part: bins (drawn once) or redrawn.
       noise_multiplier: sensitivity-1 noise multiplier.
       bound: how samples were turned into a limit: betting, or the name of a fixed-sample bound.
       samples: samples taken over all directions.
@@ -137,6 +139,7 @@ class Certificate:
     bins: int
     rounds: int
     epochs: int
+    participation: str
     noise_multiplier: float
     bound: str
     samples: int
@@ -193,6 +196,8 @@ class Certificate:
         Returns:
           The certificate.
         """
+        if isinstance(value, dict):  # galton 0.1 knew of no other participation and did not name it
+            value = {"participation": ONE_DRAW} | value
         body = Fields("certificate", value, cls, {"guarantee": ("epsilon", "delta", "adjacency")})
         certificate = cls(
             accepted=body.truth("accepted"),
@@ -207,6 +212,7 @@ class Certificate:
             bins=body.count("bins", 1),
             rounds=body.count("rounds", 1),
             epochs=body.count("epochs", 1),
+            participation=body.text("participation"),
             noise_multiplier=positive("noise_multiplier", body.real("noise_multiplier", 0.0)),
             bound=body.text("bound"),
             samples=body.count("samples"),
@@ -247,20 +253,18 @@ class Certificate:
             raise InvalidArgument("statement", self.statement, f"must say what the other fields do: {words}")
 
 
-def target_digest(pair: Pair, guarantee: Guarantee) -> str:
+def target_digest(pair: DominatingPair, guarantee: Guarantee) -> str:
     """Returns the hash under which attempts are counted: what is claimed of which mechanism.
 
     The mechanism is its Gram matrix for a sensitivity of 1, to nine digits: another spelling of C, another multiple of
     it or another noise multiplier is another attempt at the same target. So is a claim that differs beyond the sixth
     digit.
     """
-    rounded = np.round(pair.unit, 9) + 0.0
     claim = {"epsilon": f"{guarantee.epsilon:.6g}", "delta": f"{guarantee.delta:.6g}"}
-    gram = hashlib.sha256(np.ascontiguousarray(rounded, "<f8").tobytes()).hexdigest()
-    return files.digest({"gram": gram, "modes": pair.modes, **claim, "adjacency": guarantee.adjacency.value})
+    return files.digest({**pair.fingerprint(), **claim, "adjacency": guarantee.adjacency.value})
 
 
-def spelled_target_digest(pair: Pair, guarantee: Guarantee) -> str:
+def spelled_target_digest(pair: DominatingPair, guarantee: Guarantee) -> str:
     """Returns the other hash under which attempts are counted: the spelling of C and all digits of the claim.
 
     It is that of galton 0.1, whose attempts go on counting, and does not depend on how many bins are merged.
@@ -270,6 +274,7 @@ def spelled_target_digest(pair: Pair, guarantee: Guarantee) -> str:
             "strategy": pair.strategy,
             "bins": pair.bins,
             "rounds": pair.rounds,
+            **({} if pair.participation == ONE_DRAW else {"participation": pair.participation}),
             **guarantee.to_json(),
         }
     )
@@ -307,7 +312,7 @@ def samples_to_certify(
 
 @typechecked
 def certify(
-    pair: Pair,
+    pair: DominatingPair,
     epsilon: float | Guarantee,
     delta: float | None = None,
     *,
@@ -389,13 +394,14 @@ def certify(
         bins=pair.bins,
         rounds=pair.rounds,
         epochs=-(-pair.rounds // pair.bins),
+        participation=pair.participation,
         noise_multiplier=pair.noise_multiplier,
         bound="betting" if options.bound == SEQUENCE else options.bound,
         samples=sum(verdict.samples for verdict in verdicts),
         seed=seed,
         seed_chosen_by_user=options.seed is not None,
         by_direction=tuple(verdicts),
-        statement=_statement(accepted, guarantee, total, spent.attempts, options),
+        statement=_statement(accepted, guarantee, pair.batches, total, spent.attempts, options),
         versions=versions(),
         created=now(),
         seconds=time.perf_counter() - start,
@@ -413,13 +419,15 @@ def _stated_guarantee(guarantee: Guarantee, failure: float, attempts: int) -> st
     return f"({guarantee.epsilon:g}, {delta:.6g})-DP under {guarantee.adjacency} adjacency"
 
 
-def _statement(accepted: bool, guarantee: Guarantee, total: float, attempts: int, options: Options) -> str:
+def _statement(
+    accepted: bool, guarantee: Guarantee, batches: str, total: float, attempts: int, options: Options
+) -> str:
     """What may be stated, in words."""
     if not accepted:
         return f"{_REJECTED}. Trying again, with any multiplier, counts as a further attempt."
     words = (
         f"A run released only because this verification accepted is {_stated_guarantee(guarantee, total, attempts)}, "
-        "if it uses this strategy, balls-in-bins batches and noise multiplier."
+        f"if it uses this strategy, {batches} and noise multiplier."
     )
     if options.seed is not None:
         words += " The seed was chosen by the user: this holds only if it was not chosen for its outcome."
@@ -427,7 +435,7 @@ def _statement(accepted: bool, guarantee: Guarantee, total: float, attempts: int
 
 
 def _verify_direction(
-    pair: Pair,
+    pair: DominatingPair,
     direction: Direction,
     guarantee: Guarantee,
     failure: float,

@@ -15,7 +15,7 @@ from galton.accounting.options import Options, derived_seed
 from galton.errors import FloatArray, InvalidArgument, array, count
 from galton.files import plain
 from galton.guarantee import Adjacency
-from galton.pair import Pair
+from galton.pair import DominatingPair
 from galton.sampling import choose_sampler
 from galton.typechecking import typechecked
 
@@ -70,7 +70,7 @@ class Profile:
 
 @typechecked
 def profile(
-    pair: Pair,
+    pair: DominatingPair,
     epsilons: Sequence[float] | None = None,
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
     *,
@@ -139,7 +139,7 @@ def profile(
 
 
 def _on_shared_samples(
-    pair: Pair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
+    pair: DominatingPair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int]:
     """All epsilons on the same plain samples."""
     failure = share / (2 * len(adjacency.directions))
@@ -154,7 +154,7 @@ def _on_shared_samples(
 
 
 def _point_by_point(
-    pair: Pair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
+    pair: DominatingPair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int, str]:
     """Every epsilon on samples of its own, from the sampler chosen for it."""
     curve: list[Interval] = []

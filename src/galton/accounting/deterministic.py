@@ -8,10 +8,8 @@ from collections.abc import Callable
 from galton.errors import non_negative, probability
 from galton.gaussian import gaussian_delta, gaussian_epsilon, unamplified_multiplier
 from galton.guarantee import Adjacency, Direction, Guarantee, as_guarantee
-from galton.pair import Pair
-from galton.sampling.factor import upward_factor
-from galton.sampling.halfspace import noise_first_bound
-from galton.sampling.tilted import best_tilt
+from galton.pair import DominatingPair
+from galton.sampling.toolkits import toolkit_for
 from galton.typechecking import typechecked
 
 SMALLEST = 1e-300
@@ -19,7 +17,7 @@ SMALLEST = 1e-300
 
 
 @typechecked
-def delta_upper_bound(pair: Pair, epsilon: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
+def delta_upper_bound(pair: DominatingPair, epsilon: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
     """Returns a deterministic upper bound on delta for any C, in milliseconds and with no randomness.
 
     Formal guarantee: delta(epsilon) of the pair is at most this, with certainty. The bound is the smaller of the
@@ -44,25 +42,21 @@ def delta_upper_bound(pair: Pair, epsilon: float, adjacency: Adjacency = Adjacen
     return max(direction_upper_bound(pair, direction, epsilon) for direction in Adjacency(adjacency).directions)
 
 
-def direction_upper_bound(pair: Pair, direction: Direction, epsilon: float) -> float:
+def direction_upper_bound(pair: DominatingPair, direction: Direction, epsilon: float) -> float:
     """Returns the deterministic upper bound on delta in one direction."""
-    gram = upward_factor(pair.gram).gram
-    mu = math.sqrt(float(gram.diagonal().max())) * direction.sides
+    toolkit = toolkit_for(pair)
+    mu = toolkit.unamplified_mu(pair) * direction.sides
     unamplified = min(1.0, gaussian_delta(epsilon, mu) * (1 + 1e-7))
-    if direction is Direction.NOISE_FIRST:
-        amplified = noise_first_bound(gram, epsilon)
-    else:
-        amplified = math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon)))
-    return max(min(unamplified, amplified), SMALLEST)
+    return max(min(unamplified, toolkit.ceiling(pair, direction, epsilon)), SMALLEST)
 
 
-def direction_lower_bound(pair: Pair, direction: Direction, epsilon: float) -> float:
+def direction_lower_bound(pair: DominatingPair, direction: Direction, epsilon: float) -> float:
     """Returns a deterministic lower bound on the pair's delta: all entries of G lowered to the least (section 5)."""
     return gaussian_delta(epsilon, direction.sides * pair.mu_lower) * (1 - 1e-7)
 
 
 @typechecked
-def epsilon_upper_bound(pair: Pair, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
+def epsilon_upper_bound(pair: DominatingPair, delta: float, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE) -> float:
     """Returns a deterministic upper bound on epsilon at this delta, with no sampling.
 
     Formal guarantee: delta of the pair at the epsilon returned is at most `delta`, with certainty, by
@@ -89,7 +83,7 @@ def epsilon_upper_bound(pair: Pair, delta: float, adjacency: Adjacency = Adjacen
 
 
 @typechecked
-def multiplier_upper_bound(pair: Pair, epsilon: float | Guarantee, delta: float | None = None) -> float:
+def multiplier_upper_bound(pair: DominatingPair, epsilon: float | Guarantee, delta: float | None = None) -> float:
     """Returns a noise multiplier that is enough for a guarantee, with certainty and with no sampling.
 
     Formal guarantee: the pair with this noise multiplier meets the guarantee, with certainty, by

@@ -13,7 +13,7 @@ from galton.bounds import BOUNDS, EmpiricalBernstein, FixedSample
 from galton.errors import non_negative
 from galton.files import plain
 from galton.guarantee import Adjacency, Direction
-from galton.pair import Pair
+from galton.pair import DominatingPair
 from galton.sampling import Choice, choose_sampler, draws
 from galton.typechecking import typechecked
 
@@ -105,7 +105,7 @@ class DeltaEstimate:
 
 @typechecked
 def delta(
-    pair: Pair,
+    pair: DominatingPair,
     epsilon: float,
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
     *,
@@ -142,7 +142,7 @@ def delta(
 
 
 def delta_with_failure(
-    pair: Pair,
+    pair: DominatingPair,
     epsilon: float,
     adjacency: Adjacency,
     options: Options,
@@ -178,7 +178,7 @@ def delta_with_failure(
 
 
 def direction_delta(
-    pair: Pair, direction: Direction, epsilon: float, failure: float, seed: int, options: Options, settled: float
+    pair: DominatingPair, direction: Direction, epsilon: float, failure: float, seed: int, options: Options, settled: float
 ) -> DirectionDelta:
     """Returns delta in one direction; also stops once the upper limit is below `settled`, another direction's limit."""
     ceiling = direction_upper_bound(pair, direction, epsilon)

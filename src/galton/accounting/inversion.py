@@ -17,9 +17,9 @@ from galton.errors import FloatArray, probability
 from galton.files import plain
 from galton.gaussian import gaussian_epsilon
 from galton.guarantee import Adjacency, Direction
-from galton.pair import Pair
+from galton.pair import DominatingPair
 from galton.sampling import choose_sampler
-from galton.sampling.frozen import blocks_for, frozen_estimator
+from galton.sampling.toolkits import blocks_for, frozen_estimator
 from galton.typechecking import typechecked
 
 _POINTS = 8
@@ -101,7 +101,7 @@ class EpsilonEstimate:
 
 @typechecked
 def epsilon(
-    pair: Pair,
+    pair: DominatingPair,
     delta: float,
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE,
     *,
@@ -181,7 +181,7 @@ def _point_at_zero(estimate: DirectionDelta) -> DirectionPoint:
 
 
 def quick_epsilon(
-    pair: Pair, target: float, ceiling: float, adjacency: Adjacency, options: Options, seed: int
+    pair: DominatingPair, target: float, ceiling: float, adjacency: Adjacency, options: Options, seed: int
 ) -> float:
     """Returns a quick estimate of epsilon on frozen draws; 0 if delta(0) seems to be below the target."""
     if ceiling == 0 or delta_upper_bound(pair, 0.0, adjacency) <= target:
@@ -193,12 +193,12 @@ def quick_epsilon(
         return lambda other: max(estimator(pair.noise_multiplier, other).delta for estimator in estimators)
 
     least = 1e-6 * ceiling
-    guess, _ = walk(design, target, ceiling, (least, ceiling), blocks_for(pair.modes))
+    guess, _ = walk(design, target, ceiling, (least, ceiling), blocks_for(pair))
     return 0.0 if guess <= least else guess
 
 
 def _invert_on_grid(
-    pair: Pair,
+    pair: DominatingPair,
     target: float,
     guess: float,
     bracket: tuple[float, float],

@@ -6,7 +6,7 @@ import math
 
 from galton.guarantee import Adjacency
 from galton.pair import Pair, dominating_pair
-from galton.sampling.frozen import blocks_for, frozen_estimator
+from galton.sampling.toolkits import blocks_for, frozen_estimator
 from galton.strategies.base import Strategy
 
 
@@ -27,6 +27,6 @@ def merge_loss(strategy: Strategy, pair: Pair, epsilon: float, adjacency: Adjace
 
 def _quick_delta(pair: Pair, epsilon: float, adjacency: Adjacency) -> float:
     estimators = [
-        frozen_estimator(pair, direction, epsilon, blocks_for(pair.modes), 0) for direction in adjacency.directions
+        frozen_estimator(pair, direction, epsilon, blocks_for(pair), 0) for direction in adjacency.directions
     ]
     return max(estimator(pair.noise_multiplier, epsilon).delta for estimator in estimators)

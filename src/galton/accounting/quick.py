@@ -10,20 +10,20 @@ from galton.accounting.options import Options, derived_seed
 from galton.accounting.solve import walk
 from galton.gaussian import gaussian_mu, unamplified_multiplier
 from galton.guarantee import Guarantee
-from galton.pair import Pair
-from galton.sampling.frozen import blocks_for, frozen_estimator
+from galton.pair import DominatingPair
+from galton.sampling.toolkits import blocks_for, frozen_estimator
 from galton.threads import one_blas_thread
 
 
-def multiplier_bracket(pair: Pair, target: Guarantee) -> tuple[float, float]:
+def multiplier_bracket(pair: DominatingPair, target: Guarantee) -> tuple[float, float]:
     """Returns a bracket of the multiplier that just meets the target: G lowered to its least entry, and unamplified."""
     highest = unamplified_multiplier(target) * pair.at(1.0).mu_upper * (1 + 1e-9)
-    lowest = math.sqrt(float(pair.unit.min())) / gaussian_mu(target.epsilon, target.delta) * 0.99
+    lowest = pair.at(1.0).mu_lower / gaussian_mu(target.epsilon, target.delta) * 0.99
     return max(highest * 1e-4, lowest), highest
 
 
 def quick_multiplier(
-    pair: Pair, target: Guarantee, options: Options, seed: int, blocks: int | None = None
+    pair: DominatingPair, target: Guarantee, options: Options, seed: int, blocks: int | None = None
 ) -> tuple[float, int]:
     """Returns an estimate of the multiplier at which the target is just met, and the number of designs it took.
 
@@ -40,4 +40,4 @@ def quick_multiplier(
         return lambda other: max(estimator(other, epsilon).delta for estimator in estimators)
 
     with one_blas_thread():
-        return walk(design, target.delta, guess, bracket, blocks or blocks_for(pair.modes), options.progress)
+        return walk(design, target.delta, guess, bracket, blocks or blocks_for(pair), options.progress)

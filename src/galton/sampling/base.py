@@ -104,13 +104,14 @@ class Sampler(ABC):
     least_epsilon: float = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Sends JAX arrays as NumPy arrays, which keep all 64 bits wherever they arrive."""
-        arrays = {name: np.asarray(value) for name, value in vars(self).items() if isinstance(value, jax.Array)}
-        return {"arrays": arrays, "others": {name: value for name, value in vars(self).items() if name not in arrays}}
+        """Sends JAX arrays, and tuples of them, as NumPy arrays, which keep all 64 bits wherever they arrive."""
+        arrays = {name: value for name, value in vars(self).items() if _holds_arrays(value)}
+        others = {name: value for name, value in vars(self).items() if name not in arrays}
+        return {"arrays": jax.tree.map(np.asarray, arrays), "others": others}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         with wide_jax():
-            vars(self).update(state["others"], **{name: jnp.asarray(value) for name, value in state["arrays"].items()})
+            vars(self).update(state["others"], **jax.tree.map(jnp.asarray, state["arrays"]))
 
     def value_range(self, epsilon: float) -> float:
         """Returns R with 0 <= V(epsilon) <= R.
@@ -170,6 +171,11 @@ class Sampler(ABC):
           What to add to an upper limit on the mean, and to take off a lower one.
         """
         return self.slack.lost * self.value_range(epsilon)
+
+
+def _holds_arrays(value: Any) -> bool:
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, jax.Array) for leaf in leaves)
 
 
 def check_seed(seed: int) -> int:

@@ -6,19 +6,11 @@ from dataclasses import dataclass
 
 from galton.errors import choice
 from galton.guarantee import Direction
-from galton.pair import Pair
+from galton.pair import DominatingPair
 from galton.sampling.base import Sampler
-from galton.sampling.factor import upward_factor
-from galton.sampling.halfspace import HalfSpaceSampler
-from galton.sampling.maximum import MaximumSampler
-from galton.sampling.order_statistics import OrderStatisticsSampler
-from galton.sampling.plain import PlainSampler
-from galton.sampling.tilted import TiltedSampler, resolvable
+from galton.sampling.toolkits import ORTHOGONAL, toolkit_for
 
-_ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatisticsSampler)}
-"""Samplers for orthogonal modes (C = I) only; used on request only."""
-
-SAMPLERS = ("auto", "plain", "tilted", *_ORTHOGONAL)
+SAMPLERS = ("auto", "plain", "tilted", *ORTHOGONAL)
 
 _COST_PER_ORDER = 0.3
 """Time of drawing one more mode, relative to a plain sample (benchmarks/certificates.py)."""
@@ -32,7 +24,7 @@ class Choice:
     reason: str
 
 
-def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: str = "auto") -> Choice:
+def choose_sampler(pair: DominatingPair, direction: Direction, epsilon: float, requested: str = "auto") -> Choice:
     """Returns the sampler for this direction and epsilon.
 
     A certificate needs samples in proportion to the range R, which is known before sampling; `auto` takes the sampler
@@ -49,19 +41,18 @@ def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: 
       The sampler, and why.
     """
     choice("sampler", requested, SAMPLERS)
-    if requested in _ORTHOGONAL:
-        sampler = _ORTHOGONAL[requested](pair, direction, epsilon)
+    toolkit = toolkit_for(pair)
+    if requested in ORTHOGONAL:
+        sampler = toolkit.special(requested, pair, direction, epsilon)
         return Choice(sampler, f"asked for: {requested}, range {sampler.value_range(epsilon):.3g}")
     if requested == "plain":
-        return Choice(PlainSampler(pair, direction), "asked for")
-    if direction is Direction.NOISE_FIRST:
-        sharp: Sampler = HalfSpaceSampler(pair, epsilon)
-        cost, words = 1.1, "half-space"
-    elif requested == "auto" and not resolvable(upward_factor(pair.gram).gram):
-        return Choice(PlainSampler(pair, direction), "plain: the energies of modes differ too much for tilted samples")
-    else:
-        sharp = TiltedSampler(pair, direction, epsilon)
-        cost, words = 1.1 + _COST_PER_ORDER * sharp.order, f"tilted, order {sharp.order}"
+        return Choice(toolkit.plain(pair, direction), "asked for")
+    if requested == "auto" and not toolkit.resolvable(pair, direction):
+        words = "plain: the energies of modes differ too much for tilted samples"
+        return Choice(toolkit.plain(pair, direction), words)
+    sharp = toolkit.sharp(pair, direction, epsilon)
+    cost = 1.1 + _COST_PER_ORDER * sharp.order
+    words = f"{sharp.name}, order {sharp.order}" if sharp.order else sharp.name
     value_range = sharp.value_range(epsilon)
     if requested == "tilted":
         return Choice(sharp, f"asked for: {words}, range {value_range:.3g}")
@@ -69,4 +60,4 @@ def choose_sampler(pair: Pair, direction: Direction, epsilon: float, requested: 
         return Choice(
             sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost a sample"
         )
-    return Choice(PlainSampler(pair, direction), f"plain: the range of {words} is {value_range:.3g}, no gain over 1")
+    return Choice(toolkit.plain(pair, direction), f"plain: the range of {words} is {value_range:.3g}, no gain over 1")

@@ -46,11 +46,6 @@ class Proposals(NamedTuple):
     log_weights: jax.Array
 
 
-def blocks_for(modes: int) -> int:
-    """Returns how many blocks of frozen samples are affordable: fewer where every sample costs modes^2 more."""
-    return max(1, min(8, (1 << 30) // (modes * modes * BLOCK)))
-
-
 def proposals(gram: FloatArray, direction: Direction, epsilon: float) -> tuple[FloatArray, FloatArray]:
     """Returns rows of counts c of proposals N(G c, G), designed for this Gram matrix, and their probabilities."""
     sharpnesses = _SHARPNESS if len(gram) > 1 else _SHARPNESS[:1]
@@ -100,7 +95,7 @@ class FrozenMixture:
                 _mixture_values(noise, centre, self._proposals, self._half, noise_multiplier, epsilon, replace)
                 for noise, centre in self._blocks
             ]
-            return _estimate_from(values)
+            return estimate_from(values)
 
 
 class FrozenHalfSpace:
@@ -137,20 +132,11 @@ class FrozenHalfSpace:
                 _half_space_values(noise, uniform, self._step, self._half, noise_multiplier, epsilon, bound)
                 for noise, uniform in self._blocks
             ]
-            return _estimate_from(values)
+            return estimate_from(values)
 
 
-FrozenEstimator = FrozenMixture | FrozenHalfSpace
-
-
-def frozen_estimator(pair: Pair, direction: Direction, epsilon: float, blocks: int, seed: int) -> FrozenEstimator:
-    """Returns the quick estimator of this direction, designed at the pair's noise multiplier and `epsilon`."""
-    if direction is Direction.NOISE_FIRST:
-        return FrozenHalfSpace(pair, epsilon, blocks, seed)
-    return FrozenMixture(pair, direction, epsilon, blocks, seed)
-
-
-def _estimate_from(blocks: list[jax.Array]) -> Estimate:
+def estimate_from(blocks: list[jax.Array]) -> Estimate:
+    """Returns the mean of the values and its standard error."""
     values = np.concatenate([np.asarray(block) for block in blocks])
     mean = float(values.mean())
     if not mean > 0:

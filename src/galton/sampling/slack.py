@@ -14,6 +14,8 @@ FREE_SLACK = 1e-3
 
 _EXPONENT = 46.0
 """|z|^2 > r + 2 sqrt(r x) + 2 x has probability below e^-x (Laurent and Massart): with x = 46, below 2e-20."""
+UNLIKELY = math.exp(-_EXPONENT)
+"""Probability with which `norm_bound` fails."""
 
 
 def norm_bound(draws: int) -> float:
@@ -43,7 +45,7 @@ def loss_slack(bins: int, largest: float, reach: float, residual: float, dtype: 
     error += gamma * spread * (rho + moved) + 2 * unit * size
     error += 2 * (bins + 16) * unit + 4 * unit * (size + math.log(bins))
     error += 2 * residual
-    return Slack(1.01 * error, lost_probability(bins) + math.exp(-_EXPONENT))
+    return Slack(1.01 * error, lost_probability(bins) + UNLIKELY)
 
 
 def choose_dtype(slack: Callable[[str], Slack], order: int = 1) -> str:

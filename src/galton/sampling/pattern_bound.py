@@ -1,0 +1,108 @@
+"""A bound on how strongly patterns can attract each other, which the range of the tilted sampler rests on.
+
+Psi(l) = max over patterns s of log E_s' exp(l m_s . m_s') for modes m = C s + tail (docs/math.md, section 10.3). It is
+convex in l, so that between two points where it is known the chord is a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from galton.errors import FloatArray
+from galton.redrawn import Reach
+
+_STEP = math.log(1.08)
+"""Distance of the points, in the logarithm of l, at which Psi is computed."""
+_LARGEST = 500.0
+"""Where l times an entry of the Gram matrix exceeds this, sums would underflow, and no bound is given."""
+_FINE = 8
+"""Bins next to the boundary of an epoch that are groups of their own; groups further away grow in proportion."""
+_GROWTH = 1.2
+
+
+def boundary_groups(bins: int, reach: int) -> NDArray[np.intp]:
+    """Returns the group of each distance from the boundary of an epoch; all distances from `reach` on are one group."""
+    groups = np.zeros(bins, np.intp)
+    edge, group = 0, 0
+    while edge < min(reach, bins):
+        width = 1 if edge < _FINE else max(1, int(edge * (_GROWTH - 1)))
+        groups[edge : edge + width] = group
+        edge, group = edge + width, group + 1
+    groups[reach:] = group
+    return groups
+
+
+def _group_maxima(rows: FloatArray, groups: NDArray[np.intp]) -> FloatArray:
+    """The largest row of every group, entry by entry."""
+    return np.stack([rows[groups == group].max(axis=0) for group in range(int(groups.max()) + 1)])
+
+
+@dataclass(eq=False)
+class PatternBound:
+    """Upper bounds on Psi for one C; points are computed when they are first needed."""
+
+    reach: Reach
+    _points: dict[int, float] = field(default_factory=dict)
+
+    def __call__(self, strength: float) -> float:
+        """Returns an upper bound on Psi(strength): the chord between the two nearest points of the grid."""
+        position = math.log(strength) / _STEP
+        low = math.floor(position)
+        left, right = math.exp(low * _STEP), math.exp((low + 1) * _STEP)
+        share = min(max((strength - left) / (right - left), 0.0), 1.0)
+        return (1 - share) * self._point(low) + share * self._point(low + 1)
+
+    def _point(self, index: int) -> float:
+        if index not in self._points:
+            self._points[index] = self.largest(math.exp(index * _STEP))
+        return self._points[index]
+
+    @cached_property
+    def _largest_entry(self) -> float:
+        reach = self.reach
+        return float(max(reach.energies.max() + reach.tail_products.max(), reach.tail_energy, 1e-300))
+
+    @cached_property
+    def _before(self) -> NDArray[np.intp]:
+        """The group of each bin by its effect on the next epoch, 0 being that of the last bin."""
+        touching = np.flatnonzero(self.reach.overlap.any(axis=(0, 2)))
+        reach = self.reach.bins - int(touching[0]) if touching.size else 0
+        return boundary_groups(self.reach.bins, reach)[::-1]
+
+    @cached_property
+    def _after(self) -> NDArray[np.intp]:
+        """The group of each bin by its effect on the epoch before, 0 being that of the first bin."""
+        touching = np.flatnonzero(self.reach.overlap.any(axis=(0, 1)))
+        return boundary_groups(self.reach.bins, int(touching[-1]) + 1 if touching.size else 0)
+
+    def largest(self, strength: float) -> float:
+        """Returns a bound on Psi at one point by dynamic programming over the bins of neighbouring epochs.
+
+        The average over s' splits into epochs, each of which depends on the bins of s in three epochs. The two outer
+        ones enter by groups: their effects are replaced by the largest of the group, entry by entry.
+        """
+        reach = self.reach
+        if strength * self._largest_entry > _LARGEST:
+            return math.inf
+        nothing = np.ones((1, reach.bins))
+        best = np.zeros((1, int(self._after.max()) + 1))  # so far: by groups of the last bin, and of the one to come
+        for epoch in range(reach.epochs):
+            left = right = nothing
+            if epoch:
+                left = np.exp(strength * _group_maxima(reach.overlap[epoch - 1], self._before))
+            if epoch + 1 < reach.epochs:
+                right = np.exp(strength * _group_maxima(reach.overlap[epoch].T, self._after))
+            own = np.exp(strength * (reach.gram[epoch] + reach.tail_products[epoch]))
+            outer = (left[:, None] * right[None]).reshape(-1, reach.bins)
+            means = (outer @ own.T).reshape(left.shape[0], right.shape[0], reach.bins) / reach.bins
+            earlier = best[:, self._after].T  # by bin, and by group of the bin before
+            values = (earlier[:, :, None] + np.log(means).transpose(2, 0, 1)).max(axis=1)
+            values += strength * reach.tail_products[epoch][:, None]
+            best = _group_maxima(values, self._before)
+        bound = float(best.max()) + strength * reach.tail_energy
+        return bound + 1e-9 * (1 + abs(bound))

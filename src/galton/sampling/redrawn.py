@@ -1,0 +1,395 @@
+"""Samplers for bins redrawn in every epoch (docs/math.md, section 10).
+
+A point x has one coordinate a round. Normals are drawn in float32 where that keeps the slack small; all else is computed
+in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import log_ndtr
+
+from galton.errors import FloatArray, InvalidArgument
+from galton.gaussian import gaussian_delta
+from galton.guarantee import Direction
+from galton.pair import ROUNDOFF
+from galton.redrawn import Reach, RedrawnPair
+from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, wide_jax
+from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST
+from galton.sampling.normals import ERROR, lost_probability, standard_normals, uniforms
+from galton.sampling.pattern_bound import PatternBound
+from galton.sampling.patterns import draw_patterns, log_mean_pattern, one_hot, to_columns, to_rows, uniform_patterns
+from galton.sampling.slack import UNLIKELY, choose_dtype, norm_bound
+
+MAX_ORDER = 4096
+_BLOCK = 1 << 19
+"""Normals drawn at a time."""
+_SHALLOW = 0.75
+"""Share of the samples of the half-space that are drawn from all of it; the others are drawn from its deep part."""
+
+
+class Mechanism(NamedTuple):
+    """C in force and what follows from it, as JAX arrays in float64."""
+
+    own: jax.Array
+    following: jax.Array
+    tail: jax.Array
+    offsets: jax.Array
+    repulsion: jax.Array
+    tail_half: jax.Array
+
+
+def mechanism(reach: Reach, noise_multiplier: float) -> Mechanism:
+    """Returns C in force; call inside `wide_jax()`."""
+    square = noise_multiplier**2
+    return Mechanism(
+        jnp.asarray(reach.own / noise_multiplier),
+        jnp.asarray(reach.following / noise_multiplier),
+        jnp.asarray(reach.tail / noise_multiplier),
+        jnp.asarray((reach.energies / 2 + reach.tail_products) / square),
+        jnp.asarray(np.exp(-reach.overlap / square)),
+        jnp.asarray(reach.tail_energy / 2 / square),
+    )
+
+
+def privacy_loss(points: jax.Array, parts: Mechanism) -> jax.Array:
+    """Returns L = log dP/dQ at points of shape (samples, epochs, bins)."""
+    fields = to_columns(points, parts.own, parts.following) - parts.offsets
+    shared = jnp.einsum("nek,ek->n", points, parts.tail, precision=jax.lax.Precision.HIGHEST) - parts.tail_half
+    return log_mean_pattern(fields, parts.repulsion) + shared
+
+
+def pattern_slack(pair: RedrawnPair, order: int, dtype: str, moved: float = 0.0) -> Slack:
+    """Bounds the error of L (docs/math.md, section 10.5) at points moved by `order` + 1 modes, or by `moved`."""
+    rounds, width = pair.epochs * pair.bins, pair.bins
+    largest = pair.mu_upper
+    rho = norm_bound(rounds)
+    reach = rho + (order + 1) * largest + moved
+    error = largest * ERROR[dtype] * (rho + math.sqrt(rounds))
+    gamma = 4 * (2 * width + rounds / 64 + 64) * ROUNDOFF
+    error += gamma * (largest * reach + (order + 2) * largest**2)
+    error += 4 * pair.epochs * (2 * width + 8 * order + 64) * ROUNDOFF
+    return Slack(1.01 * error, lost_probability(rounds) + UNLIKELY)
+
+
+def _layout(pair: RedrawnPair, most_blocks: int) -> Layout:
+    block = max(32, min(1 << 11, _BLOCK // (pair.epochs * pair.bins)))
+    return Layout(1 << (block.bit_length() - 1), most_blocks)
+
+
+@lru_cache(maxsize=16)
+def pattern_bound(reach: Reach) -> PatternBound:
+    """Returns the bound for this C, whose points are kept as long as it is in use."""
+    return PatternBound(reach)
+
+
+@dataclass(frozen=True)
+class PatternTilt:
+    """The order t of a tilt, and the logarithm of a bound on exp(t eps) V."""
+
+    order: int
+    log_bound: float
+
+    def log_range(self, epsilon: float) -> float:
+        """Returns log R_t, the range of V at this epsilon and by itself an upper bound on delta."""
+        return self.log_bound - self.order * epsilon
+
+
+def pattern_tilt(pair: RedrawnPair, order: int) -> PatternTilt:
+    """Returns the tilt of a given order."""
+    bound, square = pattern_bound(pair.reach), pair.noise_multiplier**2
+    attraction = sum(bound(index / square) for index in range(1, order + 1))
+    margin = 1e-9 + (order + 1) ** 2 * 8 * (pair.bins + 64) * ROUNDOFF * pair.mu_upper**2
+    shape = order * math.log(order) - (1 + order) * math.log(1 + order)
+    return PatternTilt(order, shape + attraction + margin)
+
+
+def best_pattern_tilt(pair: RedrawnPair, epsilon: float) -> PatternTilt:
+    """Returns the tilt with the smallest range: log R_t is convex in t, and is climbed down order by order."""
+    best = pattern_tilt(pair, 1)
+    while best.order < MAX_ORDER:
+        further = pattern_tilt(pair, best.order + 1)
+        if not further.log_range(epsilon) < best.log_range(epsilon):
+            break
+        best = further
+    return best
+
+
+class RedrawnPlainSampler(Sampler):
+    """Draws from the first distribution of the pair; R = 1."""
+
+    name: ClassVar[str] = "plain"
+
+    def __init__(self, pair: RedrawnPair, direction: Direction, dtype: str | None = None) -> None:
+        refuse_replace(direction)
+        self.direction = direction
+        self.dtype = dtype or choose_dtype(lambda name: pattern_slack(pair, 0, name))
+        self.slack = pattern_slack(pair, 0, self.dtype)
+        self.layout = _layout(pair, 8)
+        with wide_jax():
+            self._parts = mechanism(pair.reach, pair.noise_multiplier)
+
+    def _range_at(self, epsilon: float) -> float:
+        return 1.0
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            key = chunk_key(seed, self.direction, index)
+            loss = np.asarray(_plain_losses(key, self._parts, self.direction, self.dtype, self.layout))
+        return Draw(loss, np.broadcast_to(0.0, loss.shape))
+
+
+@partial(jax.jit, static_argnames=("direction", "dtype", "layout"))
+def _plain_losses(key: jax.Array, parts: Mechanism, direction: Direction, dtype: str, layout: Layout) -> jax.Array:
+    epochs, bins = parts.offsets.shape
+
+    def block(key: jax.Array) -> jax.Array:
+        which, noise = jax.random.split(key)
+        points = _normals(noise, layout.block, epochs, bins, dtype)
+        if direction is Direction.NOISE_FIRST:
+            return -privacy_loss(points, parts)
+        counts = one_hot(uniform_patterns(which, layout.block, epochs, bins), bins)
+        return privacy_loss(points + to_rows(counts, parts.own, parts.following) + parts.tail, parts)
+
+    return jax.lax.map(block, jax.random.split(key, layout.blocks)).ravel()
+
+
+def _normals(key: jax.Array, samples: int, epochs: int, bins: int, dtype: str) -> jax.Array:
+    return standard_normals(key, (samples, epochs, bins), jnp.dtype(dtype)).astype(jnp.float64)
+
+
+class Attraction(NamedTuple):
+    """How much more likely a bin becomes for each bin of the patterns before it: factors, divided by their largest.
+
+    Attributes:
+      own: (epochs, bins, bins), by a bin of the same epoch; the tail's part included.
+      later: (epochs - 1, bins, bins), of a bin of the next epoch (last index).
+      earlier: (epochs - 1, bins, bins), of a bin of this epoch (last index) by one of the next.
+      log_scale: logarithm of what all factors of a sample were divided by, in one step.
+      tail_products: (epochs, bins), products of columns and tail.
+      tail_energy: squared norm of the tail.
+    """
+
+    own: jax.Array
+    later: jax.Array
+    earlier: jax.Array
+    log_scale: jax.Array
+    tail_products: jax.Array
+    tail_energy: jax.Array
+
+
+def attraction(reach: Reach, noise_multiplier: float) -> Attraction:
+    """Returns the factors; call inside `wide_jax()`."""
+    square = noise_multiplier**2
+    own = (reach.gram + reach.tail_products[:, None, :]) / square
+    across = reach.overlap / square
+    peak, across_peak = float(own.max()), float(across.max(initial=0.0))
+    factors = np.exp(across - across_peak)
+    return Attraction(
+        jnp.asarray(np.exp(own - peak)),
+        jnp.asarray(factors),
+        jnp.asarray(np.ascontiguousarray(factors.transpose(0, 2, 1))),
+        jnp.asarray(reach.epochs * peak + 2 * (reach.epochs - 1) * across_peak),
+        jnp.asarray(reach.tail_products / square),
+        jnp.asarray(reach.tail_energy / square),
+    )
+
+
+def draw_attracted(
+    key: jax.Array, factors: Attraction, order: jax.Array | int, samples: int, most: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Draws 1 + `order` patterns a sample, each attracted by those before it.
+
+    Returns:
+      How often each round was drawn, (samples, epochs, bins); the logarithm of prod F_l; and the bins of the first
+      `most` patterns, at least 1, (most, samples, epochs).
+    """
+    epochs, bins = factors.tail_products.shape
+    first, rest = jax.random.split(key)
+    each = jnp.arange(epochs)
+
+    def extend(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        chosen, counts, weights, level, log_weight, kept = state
+        weights = weights * factors.own[each, chosen]
+        weights = weights.at[:, 1:].multiply(factors.later[each[:-1], chosen[:, :-1]])
+        weights = weights.at[:, :-1].multiply(factors.earlier[each[:-1], chosen[:, 1:]])
+        shared = factors.tail_products[each, chosen].sum(axis=-1) + factors.tail_energy
+        chosen, means = draw_patterns(jax.random.fold_in(rest, index), weights)
+        level = level + jnp.log(means).sum(axis=-1) + factors.log_scale + shared
+        kept = kept.at[index].set(chosen, mode="drop")
+        return chosen, counts + one_hot(chosen, bins), weights / means[..., None], level, log_weight + level, kept
+
+    chosen = uniform_patterns(first, samples, epochs, bins)
+    kept = jnp.zeros((most, samples, epochs), chosen.dtype).at[0].set(chosen)
+    nothing = jnp.zeros(samples)
+    start = (chosen, one_hot(chosen, bins), jnp.ones((samples, epochs, bins)), nothing, nothing, kept)
+    _, counts, _, _, log_weight, kept = jax.lax.fori_loop(1, order + 1, extend, start)
+    return counts, log_weight, kept
+
+
+class RedrawnTiltedSampler(Sampler):
+    """Draws 1 + t patterns, attracted to each other, and a point around the sum of their modes; range R_t."""
+
+    name: ClassVar[str] = "tilted"
+
+    def __init__(
+        self, pair: RedrawnPair, direction: Direction, epsilon: float, order: int | None = None, dtype: str | None = None
+    ) -> None:
+        refuse_replace(direction)
+        if direction is Direction.NOISE_FIRST:
+            raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
+        self.direction = direction
+        self.tilt = best_pattern_tilt(pair, epsilon) if order is None else pattern_tilt(pair, order)
+        self.order = self.tilt.order
+
+        def slack(name: str) -> Slack:
+            rounding = pattern_slack(pair, self.order, name)
+            choices = 8 * pair.epochs * (self.order + 1) * (pair.bins + 4 * self.order + 16) * ROUNDOFF
+            return Slack(rounding.epsilon, rounding.lost + choices)
+
+        self.dtype = dtype or choose_dtype(slack, self.order)
+        self.slack = slack(self.dtype)
+        self.layout = _layout(pair, 4)
+        with wide_jax():
+            self._parts = mechanism(pair.reach, pair.noise_multiplier)
+            self._factors = attraction(pair.reach, pair.noise_multiplier)
+
+    def _range_at(self, epsilon: float) -> float:
+        return math.exp(min(self.tilt.log_range(epsilon), 700.0))
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            key = chunk_key(seed, self.direction, index)
+            loss, log_weight = _tilted_losses(key, self._parts, self._factors, self.order, self.dtype, self.layout)
+            losses = np.asarray(loss)
+            return Draw(losses, np.asarray(log_weight) - self.order * losses)
+
+
+@partial(jax.jit, static_argnames=("dtype", "layout"))
+def _tilted_losses(
+    key: jax.Array, parts: Mechanism, factors: Attraction, order: int, dtype: str, layout: Layout
+) -> tuple[jax.Array, jax.Array]:
+    epochs, bins = parts.offsets.shape
+
+    def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        which, noise = jax.random.split(key)
+        counts, log_weight, _ = draw_attracted(which, factors, order, layout.block, 1)
+        points = _normals(noise, layout.block, epochs, bins, dtype)
+        points = points + to_rows(counts, parts.own, parts.following) + (1 + order) * parts.tail
+        return privacy_loss(points, parts), log_weight
+
+    loss, log_weight = jax.lax.map(block, jax.random.split(key, layout.blocks))
+    return loss.ravel(), log_weight.ravel()
+
+
+@dataclass(frozen=True, eq=False)
+class MeanHalfSpace:
+    """{x : m.x <= bound |m|}, m the average of all modes: it holds every x with L(x) <= -epsilon, by Jensen.
+
+    Attributes:
+      along: m / |m|, (epochs, bins).
+      spread: |m|.
+      bound: the offset in standard deviations; the half-space has probability Phi(bound).
+      usual_depth: about where, in standard deviations, the loss is -epsilon on average: Jensen's gap is about half
+        the variance, over patterns, of m_s.x.
+    """
+
+    along: FloatArray
+    spread: float
+    bound: float
+    usual_depth: float
+
+
+def mean_half_space(pair: RedrawnPair, epsilon: float) -> MeanHalfSpace:
+    """Returns the half-space for this epsilon."""
+    reach, multiplier = pair.reach, pair.noise_multiplier
+    length = float(np.linalg.norm(reach.mean_mode))
+    spread = length / multiplier
+    bound = max((reach.mean_energy / 2 / multiplier**2 - epsilon) / spread, -1e300)
+    margin = 1e-9 + 1e-12 * reach.epochs * reach.bins
+    gap = (reach.mean_energy / multiplier**2 - spread**2) / 2
+    return MeanHalfSpace(reach.mean_mode / length, spread, bound + margin * (1 + abs(bound)), bound - gap / spread)
+
+
+def pattern_noise_first_bound(pair: RedrawnPair, epsilon: float) -> float:
+    """Returns a sampling-free upper bound on the noise-first delta: a Gaussian mechanism at a smaller epsilon."""
+    reach = pair.reach
+    spread = float(np.linalg.norm(reach.mean_mode)) / pair.noise_multiplier
+    shifted = epsilon - (reach.mean_energy / pair.noise_multiplier**2 - spread**2) / 2
+    return min(1.0, gaussian_delta(shifted, spread) * (1 + 1e-7))
+
+
+class RedrawnHalfSpaceSampler(Sampler):
+    """Draws noise within the half-space outside of which the value is zero, more of it where values are large.
+
+    A quarter of the samples is drawn from a deeper half-space within. Any depth is valid: it changes the variance, and
+    the range by 4/3 only. It is not valid below `least_epsilon`, the epsilon given.
+    """
+
+    name: ClassVar[str] = "half-space"
+    direction = Direction.NOISE_FIRST
+
+    def __init__(self, pair: RedrawnPair, epsilon: float, deep: float | None = None, dtype: str | None = None) -> None:
+        space = mean_half_space(pair, epsilon)
+        self._bound = max(space.bound, -FARTHEST)
+        self._deep = max(min(self._bound, space.usual_depth if deep is None else deep), -FARTHEST)
+        self.least_epsilon = epsilon
+        moved = abs(self._deep) + 10.0
+
+        def slack(name: str) -> Slack:
+            rounding = pattern_slack(pair, 0, name, moved)
+            return Slack(rounding.epsilon + DEPTH_ERROR * pair.mu_upper, rounding.lost + DEPTH_LOST)
+
+        self.dtype = dtype or choose_dtype(slack, max(1, round(-self._deep / space.spread)))
+        self.slack = slack(self.dtype)
+        self.layout = _layout(pair, 4)
+        self._log_mass, self._log_deep_mass = float(log_ndtr(self._bound)), float(log_ndtr(self._deep))
+        with wide_jax():
+            self._parts = mechanism(pair.reach, pair.noise_multiplier)
+            self._along = jnp.asarray(space.along)
+
+    def _range_at(self, epsilon: float) -> float:
+        return math.exp(self._log_mass) / _SHALLOW * (1 + 1e-9)
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            key = chunk_key(seed, self.direction, index)
+            masses = (math.exp(self._log_mass), math.exp(self._log_deep_mass))
+            loss, depth = _half_space_losses(key, self._parts, self._along, masses, self.dtype, self.layout)
+            losses, depths = np.asarray(loss), np.asarray(depth)
+        shallow = math.log(_SHALLOW) - self._log_mass
+        deep = np.logaddexp(shallow, math.log(1 - _SHALLOW) - self._log_deep_mass)
+        return Draw(losses, np.where(depths <= self._deep, -deep, -shallow))
+
+
+@partial(jax.jit, static_argnames=("dtype", "layout"))
+def _half_space_losses(
+    key: jax.Array, parts: Mechanism, along: jax.Array, masses: tuple[float, float], dtype: str, layout: Layout
+) -> tuple[jax.Array, jax.Array]:
+    epochs, bins = parts.offsets.shape
+
+    def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        for_which, for_depth, noise = jax.random.split(key, 3)
+        shallow = uniforms(for_which, (layout.block,)) < _SHALLOW
+        depth = jax.scipy.special.ndtri(uniforms(for_depth, (layout.block,)) * jnp.where(shallow, *masses))
+        points = _normals(noise, layout.block, epochs, bins, dtype)
+        current = jnp.einsum("nek,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
+        return -privacy_loss(points + (depth - current)[:, None, None] * along, parts), depth
+
+    loss, depth = jax.lax.map(block, jax.random.split(key, layout.blocks))
+    return loss.ravel(), depth.ravel()
+
+
+def refuse_replace(direction: Direction) -> None:
+    """Raises `InvalidArgument` for replace adjacency, for which there is no tilt yet."""
+    if direction is Direction.REPLACE:
+        raise InvalidArgument(
+            "adjacency", "replace", "is not covered for bins redrawn in every epoch; take add-or-remove or zero-out"
+        )

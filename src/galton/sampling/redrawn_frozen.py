@@ -1,0 +1,141 @@
+"""The quick estimators for bins redrawn in every epoch: delta on frozen draws (docs/math.md, section 10.6).
+
+Not certified: they steer `calibrate`, `epsilon` and the optimiser, whose results are then bounded on fresh samples.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.guarantee import Direction
+from galton.redrawn import RedrawnPair
+from galton.sampling.base import chunk_key, wide_jax
+from galton.sampling.frozen import Estimate, estimate_from
+from galton.sampling.normals import standard_normals
+from galton.sampling.patterns import to_rows
+from galton.sampling.redrawn import (
+    Mechanism,
+    attraction,
+    best_pattern_tilt,
+    draw_attracted,
+    mean_half_space,
+    mechanism,
+    privacy_loss,
+)
+
+_NORMALS = 1 << 20
+"""Normals in a block."""
+
+
+def block_size(pair: RedrawnPair) -> int:
+    """Returns the samples of a block: fewer where a sample has more rounds."""
+    return max(64, min(1 << 12, 1 << ((_NORMALS // (pair.epochs * pair.bins)).bit_length() - 1)))
+
+
+class Tuples(NamedTuple):
+    """Frozen draws of one block, for C at noise multiplier 1.
+
+    Attributes:
+      noise: (samples, epochs, bins).
+      shift: (samples, epochs, bins), the sum of the modes.
+      log_weight: of the design.
+      energy: half of |sum of modes|^2 - sum |mode|^2, by which the weight depends on the noise multiplier.
+    """
+
+    noise: jax.Array
+    shift: jax.Array
+    log_weight: jax.Array
+    energy: jax.Array
+
+
+class FrozenPatterns:
+    """Mixture-first: tuples of patterns drawn by the tilted sampler of a design, at any noise multiplier near it."""
+
+    def __init__(self, pair: RedrawnPair, epsilon: float, blocks: int, seed: int) -> None:
+        self._order = best_pattern_tilt(pair, epsilon).order
+        self._design, self._reach = pair.noise_multiplier, pair.reach
+        size = block_size(pair)
+        with wide_jax():
+            unit = mechanism(pair.reach, 1.0)
+            factors = attraction(pair.reach, pair.noise_multiplier)
+            overlap = jnp.asarray(pair.reach.overlap)
+            energies = jnp.asarray(pair.reach.energies + 2 * pair.reach.tail_products)
+            self._blocks = [
+                _draw_tuples(
+                    chunk_key(seed, Direction.MIXTURE_FIRST, index), unit, factors, energies, overlap, self._order, size
+                )
+                for index in range(blocks)
+            ]
+
+    def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
+        """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
+        with wide_jax():
+            parts = mechanism(self._reach, noise_multiplier)
+            change = noise_multiplier**-2 - self._design**-2
+            return estimate_from(
+                [_tuple_values(block, parts, noise_multiplier, change, self._order, epsilon) for block in self._blocks]
+            )
+
+
+@partial(jax.jit, static_argnames=("order", "size"))
+def _draw_tuples(
+    key: jax.Array, unit: Mechanism, factors: object, energies: jax.Array, overlap: jax.Array, order: int, size: int
+) -> Tuples:
+    which, noise = jax.random.split(key)
+    epochs, bins = unit.offsets.shape
+    counts, log_weight, patterns = draw_attracted(which, factors, order, size, order + 1)  # type: ignore[arg-type]
+    shift = to_rows(counts, unit.own, unit.following) + (1 + order) * unit.tail
+    each = jnp.arange(epochs)
+    single = energies[each, patterns].sum(axis=-1) + 2 * unit.tail_half
+    single = single + 2 * overlap[each[:-1], patterns[..., :-1], patterns[..., 1:]].sum(axis=-1)
+    energy = (jnp.square(shift).sum(axis=(1, 2)) - single.sum(axis=0)) / 2
+    return Tuples(standard_normals(noise, (size, epochs, bins), jnp.float64), shift, log_weight, energy)
+
+
+@jax.jit
+def _tuple_values(
+    block: Tuples, parts: Mechanism, multiplier: float, change: float, order: int, epsilon: float
+) -> jax.Array:
+    loss = privacy_loss(block.noise + block.shift / multiplier, parts)
+    weight = jnp.exp(block.log_weight + block.energy * change - order * loss)
+    return weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
+
+
+class FrozenDepths:
+    """Noise-first: noise shifted against the average mode, to about where the loss is -epsilon at the design."""
+
+    def __init__(self, pair: RedrawnPair, epsilon: float, blocks: int, seed: int) -> None:
+        space = mean_half_space(pair, epsilon)
+        self._reach, self._shift = pair.reach, max(0.0, -space.usual_depth)
+        size = block_size(pair)
+        shape = (size, pair.epochs, pair.bins)
+        with wide_jax():
+            self._along = jnp.asarray(space.along)
+            self._blocks = [
+                _noise(chunk_key(seed, Direction.NOISE_FIRST, index), shape) for index in range(blocks)
+            ]
+
+    def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
+        """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
+        with wide_jax():
+            parts = mechanism(self._reach, noise_multiplier)
+            return estimate_from(
+                [_depth_values(block, self._along, parts, self._shift, epsilon) for block in self._blocks]
+            )
+
+
+@partial(jax.jit, static_argnames=("shape",))
+def _noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return standard_normals(key, shape, jnp.float64)
+
+
+@jax.jit
+def _depth_values(noise: jax.Array, along: jax.Array, parts: Mechanism, shift: float, epsilon: float) -> jax.Array:
+    current = jnp.einsum("nek,ek->n", noise, along)
+    loss = privacy_loss(noise - shift * along, parts)
+    return jnp.exp(shift * current - shift**2 / 2) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))

@@ -1,0 +1,158 @@
+"""How each kind of dominating pair is sampled: one toolkit a kind. A new kind of pair gets a line in `TOOLKITS`."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from galton.errors import InvalidArgument
+from galton.guarantee import Direction
+from galton.pair import DominatingPair, Pair
+from galton.redrawn import RedrawnPair
+from galton.sampling.base import Sampler
+from galton.sampling.factor import upward_factor
+from galton.sampling.frozen import BLOCK, Estimate, FrozenHalfSpace, FrozenMixture
+from galton.sampling.halfspace import HalfSpaceSampler, noise_first_bound
+from galton.sampling.maximum import MaximumSampler
+from galton.sampling.order_statistics import OrderStatisticsSampler
+from galton.sampling.plain import PlainSampler
+from galton.sampling.redrawn import (
+    RedrawnHalfSpaceSampler,
+    RedrawnPlainSampler,
+    RedrawnTiltedSampler,
+    best_pattern_tilt,
+    pattern_noise_first_bound,
+    refuse_replace,
+)
+from galton.sampling.redrawn_frozen import FrozenDepths, FrozenPatterns, block_size
+from galton.sampling.tilted import TiltedSampler, best_tilt, resolvable
+
+FrozenEstimator = Callable[[float, float], Estimate]
+"""Called as estimator(noise multiplier, epsilon)."""
+
+
+class Toolkit(ABC):
+    """All that the accountant needs to know of one kind of pair."""
+
+    @abstractmethod
+    def plain(self, pair: Any, direction: Direction) -> Sampler:
+        """Returns the sampler with values in [0, 1]."""
+
+    @abstractmethod
+    def sharp(self, pair: Any, direction: Direction, epsilon: float) -> Sampler:
+        """Returns the sampler whose range is close to delta at this epsilon."""
+
+    def resolvable(self, pair: Any, direction: Direction) -> bool:
+        """Returns whether float64 can tell the modes apart that the sharp sampler draws."""
+        return True
+
+    def special(self, name: str, pair: Any, direction: Direction, epsilon: float) -> Sampler:
+        """Returns a sampler that is used on request only."""
+        raise InvalidArgument("sampler", name, "must be auto, plain or tilted for these batches")
+
+    @abstractmethod
+    def unamplified_mu(self, pair: Any) -> float:
+        """Returns the mean shift of the Gaussian mechanism without amplification, rounded up."""
+
+    @abstractmethod
+    def ceiling(self, pair: Any, direction: Direction, epsilon: float) -> float:
+        """Returns a deterministic upper bound on delta that knows of amplification."""
+
+    @abstractmethod
+    def blocks(self, pair: Any) -> int:
+        """Returns how many blocks of frozen samples are affordable."""
+
+    @abstractmethod
+    def frozen(self, pair: Any, direction: Direction, epsilon: float, blocks: int, seed: int) -> FrozenEstimator:
+        """Returns the quick estimator, designed at the pair's noise multiplier and `epsilon`."""
+
+
+class BinsToolkit(Toolkit):
+    """For bins that are drawn once: all depends on the Gram matrix."""
+
+    def plain(self, pair: Pair, direction: Direction) -> Sampler:
+        return PlainSampler(pair, direction)
+
+    def sharp(self, pair: Pair, direction: Direction, epsilon: float) -> Sampler:
+        if direction is Direction.NOISE_FIRST:
+            return HalfSpaceSampler(pair, epsilon)
+        return TiltedSampler(pair, direction, epsilon)
+
+    def resolvable(self, pair: Pair, direction: Direction) -> bool:
+        return direction is Direction.NOISE_FIRST or resolvable(upward_factor(pair.gram).gram)
+
+    def special(self, name: str, pair: Pair, direction: Direction, epsilon: float) -> Sampler:
+        return ORTHOGONAL[name](pair, direction, epsilon)
+
+    def unamplified_mu(self, pair: Pair) -> float:
+        return math.sqrt(float(upward_factor(pair.gram).gram.diagonal().max()))
+
+    def ceiling(self, pair: Pair, direction: Direction, epsilon: float) -> float:
+        gram = upward_factor(pair.gram).gram
+        if direction is Direction.NOISE_FIRST:
+            return noise_first_bound(gram, epsilon)
+        return math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon)))
+
+    def blocks(self, pair: Pair) -> int:
+        """Fewer where every sample costs modes^2 more."""
+        return max(1, min(8, (1 << 30) // (pair.modes * pair.modes * BLOCK)))
+
+    def frozen(self, pair: Pair, direction: Direction, epsilon: float, blocks: int, seed: int) -> FrozenEstimator:
+        if direction is Direction.NOISE_FIRST:
+            return FrozenHalfSpace(pair, epsilon, blocks, seed)
+        return FrozenMixture(pair, direction, epsilon, blocks, seed)
+
+
+class RedrawnToolkit(Toolkit):
+    """For bins that are redrawn in every epoch."""
+
+    def plain(self, pair: RedrawnPair, direction: Direction) -> Sampler:
+        return RedrawnPlainSampler(pair, direction)
+
+    def sharp(self, pair: RedrawnPair, direction: Direction, epsilon: float) -> Sampler:
+        if direction is Direction.NOISE_FIRST:
+            return RedrawnHalfSpaceSampler(pair, epsilon)
+        return RedrawnTiltedSampler(pair, direction, epsilon)
+
+    def unamplified_mu(self, pair: RedrawnPair) -> float:
+        return pair.mu_upper
+
+    def ceiling(self, pair: RedrawnPair, direction: Direction, epsilon: float) -> float:
+        refuse_replace(direction)
+        if direction is Direction.NOISE_FIRST:
+            return pattern_noise_first_bound(pair, epsilon)
+        return math.exp(min(0.0, best_pattern_tilt(pair, epsilon).log_range(epsilon)))
+
+    def blocks(self, pair: RedrawnPair) -> int:
+        return max(1, (1 << 13) // block_size(pair))
+
+    def frozen(self, pair: RedrawnPair, direction: Direction, epsilon: float, blocks: int, seed: int) -> FrozenEstimator:
+        refuse_replace(direction)
+        if direction is Direction.NOISE_FIRST:
+            return FrozenDepths(pair, epsilon, blocks, seed)
+        return FrozenPatterns(pair, epsilon, blocks, seed)
+
+
+ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatisticsSampler)}
+"""Samplers for orthogonal modes (C = I) only; used on request only."""
+
+TOOLKITS: dict[type[DominatingPair], Toolkit] = {Pair: BinsToolkit(), RedrawnPair: RedrawnToolkit()}
+
+
+def toolkit_for(pair: DominatingPair) -> Toolkit:
+    """Returns the toolkit for this kind of pair."""
+    return TOOLKITS[type(pair)]
+
+
+def frozen_estimator(
+    pair: DominatingPair, direction: Direction, epsilon: float, blocks: int, seed: int
+) -> FrozenEstimator:
+    """Returns the quick estimator of this direction, designed at the pair's noise multiplier and `epsilon`."""
+    return toolkit_for(pair).frozen(pair, direction, epsilon, blocks, seed)
+
+
+def blocks_for(pair: DominatingPair) -> int:
+    """Returns how many blocks of frozen samples are affordable."""
+    return toolkit_for(pair).blocks(pair)
