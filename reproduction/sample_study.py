@@ -61,7 +61,7 @@ class Study:
         """Returns the RMSE that the search ends at, judged on 32,768 fresh importance samples; None: too few."""
         with wide_jax(), one_blas_thread():
             fresh = self.target("mixture", 1)
-            guess = design(self.problem, self.start, fresh, "guess", 4096)(self.problem.gram(self.start)).log_sigma
+            guess = design(self.problem, self.start, fresh, "guess", 4096)(self.problem.statistic(self.start)).log_sigma
             target = self.target(estimator, samples)
             try:
                 level = design(self.problem, self.start, target, "study", samples, guess, approach=False)

@@ -26,7 +26,7 @@ import galton
 from galton import Adjacency, Direction, Guarantee, InvalidArgument, Options
 from galton.errors import FloatArray, GaltonError
 from galton.optimization import parse_family
-from galton.optimization.noise_level import ESTIMATORS, NoiseLevel
+from galton.optimization.noise_level import ESTIMATORS, GramLevel
 from galton.optimization.problem import Problem
 from galton.optimization.series import inverse_series
 from galton.sampling.base import wide_jax
@@ -274,7 +274,7 @@ def test_sigma_has_the_slope_it_says_and_solves_for_delta(estimator: str, adjace
     gram = square_root(12, 5).gram(4 if estimator == "mixture" else 2)
     log_sigma = math.log(math.sqrt(gram.max()) * (1.9 if adjacency is Adjacency.REPLACE else 0.9))
     with wide_jax():
-        level = NoiseLevel(gram, log_sigma, Guarantee(1.0, 0.03, adjacency), estimator, 1024, 2)
+        level = GramLevel(gram, log_sigma, Guarantee(1.0, 0.03, adjacency), estimator, 1024, 2)
         assert_gradient(lambda entries: level((entries + entries.T) / 2), gram)
         solved = level(gram)
         bisected = level.bisect(gram, solved.log_sigma, 40)
@@ -293,7 +293,7 @@ def test_sigma_of_two_bins_by_quadrature(estimator: str, direction: Direction) -
     adjacency = next(member for member in Adjacency if member.directions == (direction,))
     truth = sigma_of_two_bins(gram, 1.0, 0.03, adjacency)
     with wide_jax():
-        level = NoiseLevel(gram, math.log(truth) + 0.1, Guarantee(1.0, 0.03, adjacency), estimator, 1 << 14, 4)
+        level = GramLevel(gram, math.log(truth) + 0.1, Guarantee(1.0, 0.03, adjacency), estimator, 1 << 14, 4)
         assert math.exp(level(gram).log_sigma) == pytest.approx(truth, rel=0.02)
 
 
@@ -340,8 +340,8 @@ def test_gradients_against_finite_differences(family: str, workload: str, object
     problem = Problem(parse_family(family, rounds), 4, WORKLOADS[workload](rounds), named)
     start = some_parameters(family, rounds)
     with wide_jax():
-        gram = problem.gram(start)
-        level = NoiseLevel(gram, math.log(gram.max()) / 2, Guarantee(1.0, 0.02), "mixture", 1024, 1)
+        gram = problem.statistic(start)
+        level = GramLevel(gram, math.log(gram.max()) / 2, Guarantee(1.0, 0.02), "mixture", 1024, 1)
         assert_gradient(lambda parameters: problem.value_and_gradient(parameters, level), start)
         value, _ = problem.value_and_gradient(start, level)
         assert problem.value(start, level(gram).log_sigma) == pytest.approx(value, rel=1e-9)
@@ -357,7 +357,7 @@ def test_gradients_against_finite_differences(family: str, workload: str, object
 def test_very_many_bins_are_averaged_and_keep_their_diagonal() -> None:
     problem = Problem(parse_family("toeplitz", 600), 600, prefix_sums(600))
     with wide_jax():
-        gram = problem.gram(parse_family("toeplitz", 600).parameters(square_root(600, 20)))
+        gram = problem.statistic(parse_family("toeplitz", 600).parameters(square_root(600, 20)))
     exact = square_root(600, 20).gram(600)
     assert gram.shape == (512, 512)
     assert gram.diagonal().mean() == pytest.approx(exact.diagonal().mean(), rel=0.01)

@@ -22,7 +22,7 @@ from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Guarantee, as_guarantee
 from galton.optimization.descent import gradient_descent
 from galton.optimization.families import BltFamily, Family, ToeplitzFamily, parse_family
-from galton.optimization.noise_level import ESTIMATORS
+from galton.optimization.participation import ONE_DRAW, Participation, find_participation
 from galton.optimization.problem import OBJECTIVES, Function, Problem, problem_for
 from galton.optimization.search import History, Interrupted, Target, judge, search
 from galton.optimization.starts import blt_starts
@@ -35,7 +35,6 @@ from galton.typechecking import typechecked
 from galton.workloads import Workload, prefix_sums
 
 METHODS = ("lbfgs", "paper")
-DEFAULT_SAMPLES = 1 << 12
 _REFRESHES = 3
 
 
@@ -53,6 +52,7 @@ class Optimized:
       max_error: the largest error of a round.
       objective: what was minimised, with that noise: rmse, max_error, or the value of the user's own function.
       guarantee: the guarantee that the noise gives.
+      participation: how an example takes part: bins (drawn once) or redrawn.
       bins: batches per epoch.
       rounds: rounds of the run.
       calibration: the evidence for the multiplier.
@@ -76,6 +76,7 @@ class Optimized:
     max_error: float
     objective: float
     guarantee: Guarantee
+    participation: str
     bins: int
     rounds: int
     calibration: Calibration
@@ -110,8 +111,9 @@ def optimize(
     workload: Workload | None = None,
     objective: str | Function = "rmse",
     method: str = "lbfgs",
+    participation: str = ONE_DRAW.name,
     estimator: str = "",
-    samples: int = DEFAULT_SAMPLES,
+    samples: int | None = None,
     iterations: int = 0,
     start: Strategy | None = None,
     options: Options | None = None,
@@ -134,8 +136,10 @@ def optimize(
       objective: rmse, max (the largest error of a round), or a differentiable JAX function of (C, sigma) that returns
         a positive number, where sigma is the standard deviation of the noise for C as given and clip norm 1.
       method: lbfgs, or paper (new plain samples in every iteration, bisection, gradient descent).
-      estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`).
-      samples: samples per direction and iteration.
+      participation: how an example takes part: bins (drawn once) or redrawn (in every epoch).
+      estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`); for
+        redrawn bins tilted only.
+      samples: samples per direction and iteration; None for the default, 4096 (2048 for redrawn bins).
       iterations: the most iterations per descent; 0 for the default, 60 (300 for `paper`).
       start: a member of the family to start from.
       options: how `calibrate` samples; its seed is also that of the search.
@@ -156,25 +160,27 @@ def optimize(
     guarantee = as_guarantee(epsilon, delta)
     count_rounds(rounds)
     count("bins", bins, at_most=min(rounds, MOST_BINS))
-    count("samples", samples, at_most=1 << 24)
+    way = find_participation(participation)
+    samples = way.samples if samples is None else count("samples", samples, at_most=1 << 24)
     count("iterations", iterations, at_least=0)
     choice("method", method, METHODS)
     check_tau(tau)
     if not callable(objective):
         choice("objective", objective, OBJECTIVES)
-    estimator = choice("estimator", estimator or ("plain" if method == "paper" else "mixture"), ESTIMATORS)
+    usual = "plain" if method == "paper" and "plain" in way.estimators else way.estimators[0]
+    estimator = choice("estimator", estimator or usual, way.estimators)
     parsed = parse_family(family, rounds)
     if workload is not None and workload.rounds != rounds:
         raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the run, {rounds}")
     if start is not None:
         _check_start(start, rounds)
-    merge = groups_for(bins)  # refuses bins that cannot be calibrated before the search begins
+    way.pair(square_root(rounds, 1), bins)  # refuses bins that cannot be calibrated before the search begins
     target_workload = _shared_prefix_sums(rounds) if workload is None else workload
     seed = options.fresh_seed()
     aim = guarantee.with_delta(guarantee.delta / tau)
     target = Target(aim, replace(options, progress=None), estimator, samples, seed)
     history = History(watch)
-    run = Run(bins, target_workload, objective, target, method, iterations, history)
+    run = Run(bins, target_workload, objective, target, method, iterations, history, way)
     interrupted = False
     with wide_jax(), one_blas_thread():
         _check_objective(parsed, run)
@@ -184,7 +190,7 @@ def optimize(
             parameters, interrupted = stop.parameters, True
             parsed = run.family or parsed
     strategy = parsed.strategy(parameters)
-    pair = dominating_pair(strategy, bins, merge=merge)
+    pair = way.pair(strategy, bins)
     fresh = replace(options, seed=None if options.seed is None else seed)
     calibration = calibrate(pair, guarantee, options=fresh, tau=tau)
     sigma = calibration.noise_multiplier * strategy.sensitivity(bins)
@@ -204,6 +210,7 @@ def optimize(
         max_error=largest,
         objective=reached,
         guarantee=guarantee,
+        participation=way.name,
         bins=bins,
         rounds=rounds,
         calibration=calibration,
@@ -235,12 +242,13 @@ class Run:
     method: str
     iterations: int
     history: History
+    participation: Participation = ONE_DRAW
     family: Family | None = None
 
     def problem(self, family: Family) -> Problem:
         """Returns the problem for one family."""
         make = problem_for if isinstance(self.objective, Hashable) else Problem
-        return make(family, self.bins, self.workload, self.objective)
+        return make(family, self.bins, self.workload, self.objective, self.participation)
 
     def optimum(self, family: Family, start: Strategy | None = None) -> FloatArray:
         """Returns the parameters of the best member found."""
@@ -251,14 +259,15 @@ class Run:
             self.family = family
             first = self._best_start(problem, blt_starts(family, self.bins))
         else:
+            starts = []
+            if isinstance(family, ToeplitzFamily) and family.bands < family.rounds:
+                starts.append(family.parameters(square_root(family.rounds, family.bands)))
             inner = family.contained_family()
             assert inner is not None
-            member = inner.strategy(self.optimum(inner))
-            first = family.parameters(member)
+            if not starts or self.participation.tries_longer_memory:
+                starts.insert(0, family.parameters(inner.strategy(self.optimum(inner))))
             self.family = family
-            if isinstance(family, ToeplitzFamily) and family.bands < family.rounds:
-                others = [square_root(family.rounds, family.bands)]
-                first = self._best_start(problem, [first, *(family.parameters(other) for other in others)])
+            first = self._best_start(problem, starts) if len(starts) > 1 else starts[0]
         self.family = family
         if self.method == "paper":
             return gradient_descent(problem, first, self.target, self.iterations or 300, self.history)

@@ -13,7 +13,6 @@ import numpy as np
 
 from galton.accounting.options import derived_seed
 from galton.errors import FloatArray
-from galton.optimization.noise_level import NoiseLevel
 from galton.optimization.problem import Problem
 from galton.optimization.search import History, Interrupted, Target, design
 
@@ -29,15 +28,17 @@ def gradient_descent(
     log_sigma = math.nan
     try:
         for index in range(iterations):
-            gram = problem.gram(parameters)
+            statistic, participation = problem.statistic(parameters), problem.participation
             if index == 0:
-                quick = replace(target, estimator="mixture")
-                log_sigma = design(problem, parameters, quick, "paper", 1 << 10)(gram).log_sigma
+                quick = replace(target, estimator=participation.estimators[0])
+                log_sigma = design(problem, parameters, quick, "paper", 1 << 10)(statistic).log_sigma
             seed = derived_seed(target.seed, f"paper {index}")
-            noise_level = NoiseLevel(gram, log_sigma, target.guarantee, target.estimator, target.samples, seed)
-            level = noise_level.bisect(gram, log_sigma, _HALVINGS)
+            noise_level = participation.level(
+                statistic, log_sigma, target.guarantee, target.estimator, target.samples, seed
+            )
+            level = noise_level.bisect(statistic, log_sigma, _HALVINGS)
             log_sigma = level.log_sigma
-            value, gradient = problem.value_and_gradient(parameters, lambda gram: level)  # noqa: B023
+            value, gradient = problem.value_and_gradient(parameters, lambda statistic: level)  # noqa: B023
             history.add(problem.family.name, value)
             length = float(np.linalg.norm(gradient))
             if length > 0:

@@ -28,6 +28,21 @@ class Form(ABC):
     def modes(self, bins: int) -> jax.Array:
         """Returns the (rounds, bins) matrix of modes (docs/math.md, section 1)."""
 
+    def epoch_blocks(self, bins: int) -> jax.Array:
+        """Returns C as (epochs, 2 bins + 1, bins): rows of the epoch, rows of the next, and the tail (section 10)."""
+        epochs = -(-self.rounds // bins)
+        extra = epochs * bins - self.rounds
+        matrix = jnp.pad(self.dense(), ((0, extra), (0, extra)))
+        blocks = matrix.reshape(epochs, bins, epochs, bins)
+        each = jnp.arange(epochs)
+        own = blocks[each, :, each]
+        late = jnp.tri(bins, k=-1, dtype=bool)
+        following = blocks[each[1:], :, each[:-1]]
+        far = jnp.where((each[:, None] > each + 1)[:, None, :, None], blocks, 0.0).max(axis=3).sum(axis=2)
+        tail = far.at[1:].add(jnp.where(late, following, 0.0).max(axis=2))
+        following = jnp.pad(jnp.where(late, 0.0, following), ((0, 1), (0, 0), (0, 0)))
+        return jnp.concatenate((own, following, tail[:, None]), axis=1)
+
     @abstractmethod
     def row_variances(self, workload: Workload) -> jax.Array:
         """Returns the variance of each entry of A C^-1 z for unit noise z."""

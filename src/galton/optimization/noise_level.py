@@ -1,6 +1,7 @@
-"""The noise level as a differentiable function of the Gram matrix, on frozen draws (docs/math.md, section 8).
+"""The noise level as a differentiable function of what delta depends on, on frozen draws (docs/math.md, section 8).
 
-sigma is implicit in delta(G / sigma^2) = target. With the draws frozen delta is a smooth function of G, and
+For bins drawn once that is the Gram matrix G, for redrawn bins C itself. sigma is implicit in delta(G / sigma^2) =
+target. With the draws frozen delta is a smooth function of G, and
 
     d log sigma = <d delta / dG', dG'> / (2 <d delta / dG', G'>),   G' = G / sigma^2.
 
@@ -10,9 +11,10 @@ Steers the optimiser; nothing here is a bound.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,18 +52,18 @@ Kernel = Callable[[jax.Array, jax.Array, Constants, Block, float], jax.Array]
 
 
 class OutsideDesign(GaltonError):
-    """The Gram matrix is too far from the design of the draws."""
+    """The matrix is too far from the design of the draws."""
 
 
 class Level(NamedTuple):
-    """log sigma and its gradient in the Gram matrix."""
+    """log sigma and its gradient in the statistic."""
 
     log_sigma: float
     gradient: FloatArray
 
 
 class Frozen(NamedTuple):
-    """An estimator of delta on frozen draws: values V(root, G), in blocks."""
+    """An estimator of delta on frozen draws, in blocks."""
 
     direction: Direction
     kernel: Kernel
@@ -70,117 +72,96 @@ class Frozen(NamedTuple):
     samples: int
 
 
-class NoiseLevel:
-    """log sigma(G) for a target on draws frozen at a design; call inside `wide_jax()`.
+class NoiseLevel(ABC):
+    """log sigma for a target on draws frozen at a design, as a function of a statistic; call inside `wide_jax()`.
+
+    The statistic is the array that delta depends on, at noise of standard deviation 1; with other noise it is divided
+    by sigma to the `power`.
 
     Args:
-      gram: M^T M at the design, at noise of standard deviation 1.
+      statistic: that of the design.
       log_sigma: log sigma near the solution there.
       guarantee: the guarantee that sigma has to meet; sigma is a smooth maximum over its directions.
-      estimator: `mixture` (importance sampling from a mixture of proposals: the default), `tilted` or `plain`.
-      samples: draws per direction.
-      seed: of the draws.
+      frozen: draws for every direction.
     """
 
-    def __init__(
-        self,
-        gram: FloatArray,
-        log_sigma: float,
-        guarantee: Guarantee,
-        estimator: str,
-        samples: int,
-        seed: int,
-    ) -> None:
+    power: ClassVar[int]
+
+    def __init__(self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, frozen: list[Frozen]) -> None:
         self.epsilon, self.target = guarantee.epsilon, guarantee.delta
-        self._design = log_sigma - math.log(gram.mean()) / 2
-        scaled = gram * math.exp(-2 * log_sigma)
-        self._frozen = [
-            _freeze(scaled, direction, self.epsilon, estimator, samples, seed) for direction in guarantee.directions
-        ]
+        self._design = log_sigma - math.log(statistic.mean()) / self.power
+        self._frozen = frozen
         self._last: list[tuple[FloatArray, Level] | None] = [None for _ in self._frozen]
 
-    def __call__(self, gram: FloatArray) -> Level:
-        """Returns log sigma at this Gram matrix, by Newton's method from where the last call ended."""
-        at_design = self._design + math.log(gram.mean()) / 2
+    @abstractmethod
+    def _log_delta(self, frozen: Frozen, scaled: FloatArray) -> tuple[float, FloatArray]:
+        """log delta at a statistic that includes the noise, and its gradient."""
+
+    def _log_delta_value(self, frozen: Frozen, scaled: FloatArray) -> float:
+        return self._log_delta(frozen, scaled)[0]
+
+    def __call__(self, statistic: FloatArray) -> Level:
+        """Returns log sigma at this statistic, by Newton's method from where the last call ended."""
+        at_design = self._design + math.log(statistic.mean()) / self.power
         levels: list[Level] = []
         for index, frozen in enumerate(self._frozen):
             last = self._last[index]
             if last is not None:
                 before, level = last
-                start = level.log_sigma + float((level.gradient * (gram - before)).sum())
+                start = level.log_sigma + float((level.gradient * (statistic - before)).sum())
             else:
                 start = levels[0].log_sigma if levels else at_design
-            solution = self._solve(frozen, gram, start, may_skip=bool(levels) and last is None)
-            self._last[index] = None if solution is None else (gram, solution)
+            solution = self._solve(frozen, statistic, start, may_skip=bool(levels) and last is None)
+            self._last[index] = None if solution is None else (statistic, solution)
             if solution is not None:
                 levels.append(solution)
         return _smooth_maximum(levels)
 
-    def newton_step(self, gram: FloatArray, log_sigma: float) -> float:
+    def newton_step(self, statistic: FloatArray, log_sigma: float) -> float:
         """Returns one Newton step in log sigma: the larger over the directions, within half a unit."""
         steps = []
         for frozen in self._frozen:
-            log_delta, gradient = self._log_delta(frozen, gram, log_sigma)
-            slope = -2 * math.exp(-2 * log_sigma) * float((gradient * gram).sum())
+            log_delta, slope, _ = self._at(frozen, statistic, log_sigma)
             steps.append((math.log(self.target) - log_delta) / slope if slope < 0 else -_REACH)
         return min(max(*steps, -_REACH), _REACH)
 
-    def bisect(self, gram: FloatArray, log_sigma: float, halvings: int) -> Level:
+    def bisect(self, statistic: FloatArray, log_sigma: float, halvings: int) -> Level:
         """Returns log sigma by bisection around a guess, as the paper does, and its gradient there."""
         levels = []
         for frozen in self._frozen:
             low, high = log_sigma - _REACH, log_sigma + _REACH
             for _ in range(halvings):
                 middle = (low + high) / 2
-                above = self._log_delta_value(frozen, gram, middle) > math.log(self.target)
+                scaled = statistic * math.exp(-self.power * middle)
+                above = self._log_delta_value(frozen, scaled) > math.log(self.target)
                 low, high = (middle, high) if above else (low, middle)
-            _, gradient = self._log_delta(frozen, gram, high)
-            slope = 2 * math.exp(-2 * high) * float((gradient * gram).sum())
-            if slope > 0:
-                levels.append(Level(high, gradient * (math.exp(-2 * high) / slope)))
+            _, slope, gradient = self._at(frozen, statistic, high)
+            if slope < 0:
+                levels.append(Level(high, gradient / -slope))
         if not levels:
             raise OutsideDesign("optimize: no sample has a positive value; raise samples")
         return _smooth_maximum(levels)
 
-    def _log_delta_value(self, frozen: Frozen, gram: FloatArray, log_sigma: float) -> float:
-        scaled = gram * math.exp(-2 * log_sigma)
-        matrices = (jnp.asarray(_cholesky(scaled)), jnp.asarray(scaled))
-        total = sum(
-            float(_sum_values(frozen.kernel, *matrices, frozen.constants, block, self.epsilon))
-            for block in frozen.blocks
-        )
-        return math.log(total / frozen.samples) if total > 0 else -math.inf
+    def _at(self, frozen: Frozen, statistic: FloatArray, log_sigma: float) -> tuple[float, float, FloatArray]:
+        """log delta, its derivative in log sigma, and its gradient in the statistic at noise 1."""
+        scale = math.exp(-self.power * log_sigma)
+        log_delta, gradient = self._log_delta(frozen, statistic * scale)
+        gradient = gradient * scale
+        return log_delta, -self.power * float((gradient * statistic).sum()), gradient
 
-    def _log_delta(self, frozen: Frozen, gram: FloatArray, log_sigma: float) -> tuple[float, FloatArray]:
-        """log delta at this sigma, and its gradient in G / sigma^2."""
-        scaled = gram * math.exp(-2 * log_sigma)
-        root = _cholesky(scaled)
-        matrices = (jnp.asarray(root), jnp.asarray(scaled))
-        total, root_bar, gram_bar = 0.0, np.zeros_like(gram), np.zeros_like(gram)
-        for block in frozen.blocks:
-            value, (by_root, by_gram) = _sum_and_gradient(
-                frozen.kernel, *matrices, frozen.constants, block, self.epsilon
-            )
-            total, root_bar, gram_bar = total + float(value), root_bar + by_root, gram_bar + by_gram
-        if not total > 0:
-            return -math.inf, np.zeros_like(gram)
-        gradient = _pull_back_cholesky(root, root_bar) + (gram_bar + gram_bar.T) / 2
-        return math.log(total / frozen.samples), gradient / total
-
-    def _solve(self, frozen: Frozen, gram: FloatArray, log_sigma: float, may_skip: bool) -> Level | None:
+    def _solve(self, frozen: Frozen, statistic: FloatArray, log_sigma: float, may_skip: bool) -> Level | None:
         """Newton's method with a bracket; None if `may_skip` and delta is far below the target at the start."""
         low, high = log_sigma - _REACH, log_sigma + _REACH
         for _ in range(40):
-            log_delta, gradient = self._log_delta(frozen, gram, log_sigma)
+            log_delta, slope, gradient = self._at(frozen, statistic, log_sigma)
             excess = log_delta - math.log(self.target)
             if may_skip and excess < math.log(_IRRELEVANT):
                 return None
             may_skip = False
             low, high = (log_sigma, high) if excess > 0 else (low, log_sigma)
-            slope = -2 * math.exp(-2 * log_sigma) * float((gradient * gram).sum())
             step = -excess / slope if slope < 0 else math.copysign(high - low, excess)
             if slope < 0 and abs(step) < _EXACT:
-                return Level(log_sigma + step, gradient * (math.exp(-2 * log_sigma) / -slope))
+                return Level(log_sigma + step, gradient / -slope)
             if high - low < _EXACT:
                 break
             step = min(max(step, -_STRIDE), _STRIDE)
@@ -198,6 +179,59 @@ def _smooth_maximum(levels: list[Level]) -> Level:
     share = weights / weights.sum()
     gradient = sum(part * level.gradient for part, level in zip(share, levels, strict=True))
     return Level(top + _SOFTNESS * math.log(weights.sum()), np.asarray(gradient))
+
+
+class GramLevel(NoiseLevel):
+    """For bins that are drawn once: the statistic is M^T M.
+
+    Args:
+      gram: M^T M at the design.
+      log_sigma: log sigma near the solution there.
+      guarantee: the guarantee that sigma has to meet.
+      estimator: `mixture` (importance sampling from a mixture of proposals: the default), `tilted` or `plain`.
+      samples: draws per direction.
+      seed: of the draws.
+    """
+
+    power: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        gram: FloatArray,
+        log_sigma: float,
+        guarantee: Guarantee,
+        estimator: str,
+        samples: int,
+        seed: int,
+    ) -> None:
+        scaled = gram * math.exp(-2 * log_sigma)
+        frozen = [
+            _freeze(scaled, direction, guarantee.epsilon, estimator, samples, seed)
+            for direction in guarantee.directions
+        ]
+        super().__init__(gram, log_sigma, guarantee, frozen)
+
+    def _log_delta_value(self, frozen: Frozen, scaled: FloatArray) -> float:
+        matrices = (jnp.asarray(_cholesky(scaled)), jnp.asarray(scaled))
+        total = sum(
+            float(_sum_values(frozen.kernel, *matrices, frozen.constants, block, self.epsilon))
+            for block in frozen.blocks
+        )
+        return math.log(total / frozen.samples) if total > 0 else -math.inf
+
+    def _log_delta(self, frozen: Frozen, scaled: FloatArray) -> tuple[float, FloatArray]:
+        root = _cholesky(scaled)
+        matrices = (jnp.asarray(root), jnp.asarray(scaled))
+        total, root_bar, gram_bar = 0.0, np.zeros_like(scaled), np.zeros_like(scaled)
+        for block in frozen.blocks:
+            value, (by_root, by_gram) = _sum_and_gradient(
+                frozen.kernel, *matrices, frozen.constants, block, self.epsilon
+            )
+            total, root_bar, gram_bar = total + float(value), root_bar + by_root, gram_bar + by_gram
+        if not total > 0:
+            return -math.inf, np.zeros_like(scaled)
+        gradient = _pull_back_cholesky(root, root_bar) + (gram_bar + gram_bar.T) / 2
+        return math.log(total / frozen.samples), gradient / total
 
 
 def _freeze(gram: FloatArray, direction: Direction, epsilon: float, estimator: str, samples: int, seed: int) -> Frozen:

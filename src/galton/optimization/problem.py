@@ -16,23 +16,22 @@ from galton.errors import FloatArray, InvalidArgument
 from galton.optimization.families import Family
 from galton.optimization.forms import Form
 from galton.optimization.noise_level import Level
+from galton.optimization.participation import ONE_DRAW, Participation
 from galton.workloads import Workload
 
 Function = Callable[[jax.Array, jax.Array], jax.Array]
 """A user's own objective: (C, sigma) -> a positive number, written in JAX."""
 
 OBJECTIVES = ("rmse", "max")
-MOST_MODES = 512
-"""With more bins than this the optimiser averages neighbouring modes; the accountant never does."""
 
 _SHARP = 64
 """Power of the norm that stands for the maximum over rounds."""
 
 
 class LevelFunction(Protocol):
-    """log sigma as a function of the Gram matrix."""
+    """log sigma as a function of the statistic that it depends on."""
 
-    def __call__(self, gram: FloatArray) -> Level:
+    def __call__(self, statistic: FloatArray) -> Level:
         """Returns log sigma and its gradient."""
 
 
@@ -51,10 +50,11 @@ class Problem:
     bins: int
     workload: Workload
     objective: str | Function = "rmse"
+    participation: Participation = ONE_DRAW
 
-    def gram(self, parameters: FloatArray) -> FloatArray:
-        """Returns M^T M, averaged over neighbouring bins where there are very many."""
-        return np.asarray(self._jitted_gram(jnp.asarray(parameters)))
+    def statistic(self, parameters: FloatArray) -> FloatArray:
+        """Returns the array that the noise depends on."""
+        return np.asarray(self._jitted_statistic(jnp.asarray(parameters)))
 
     def value(self, parameters: FloatArray, log_sigma: float) -> float:
         """Returns the objective at a known noise level."""
@@ -62,7 +62,7 @@ class Problem:
 
     def value_and_gradient(self, parameters: FloatArray, level: LevelFunction) -> tuple[float, FloatArray]:
         """Returns the objective with the noise that C needs, and its gradient."""
-        solution = level(self.gram(parameters))
+        solution = level(self.statistic(parameters))
         value, gradient = self._jitted_gradient(
             jnp.asarray(parameters), solution.log_sigma, jnp.asarray(solution.gradient)
         )
@@ -71,27 +71,14 @@ class Problem:
             raise NotFinite("objective", number, "must be finite, with finite derivatives, wherever C is positive")
         return number, slopes
 
-    def _gram(self, form: Form) -> jax.Array:
-        modes = form.modes(self.bins)
-        if self.bins <= MOST_MODES:
-            return modes.T @ modes
-        groups = np.array_split(np.arange(self.bins), MOST_MODES)
-        average = np.zeros((self.bins, MOST_MODES))
-        for index, group in enumerate(groups):
-            average[group, index] = 1 / len(group)
-        merged = modes @ average
-        diagonal = jnp.square(modes).sum(axis=0) @ average
-        gram = merged.T @ merged
-        return gram + jnp.diag(diagonal - gram.diagonal())
-
     def _outer(self, form: Form, log_sigma: jax.Array) -> jax.Array:
         if callable(self.objective):
             return jnp.log(self.objective(form.dense(), jnp.exp(log_sigma)))
         return log_sigma + row_error(form.row_variances(self.workload), self.objective)
 
     @cached_property
-    def _jitted_gram(self) -> Callable[[jax.Array], jax.Array]:
-        return jax.jit(lambda parameters: self._gram(self.family.form(parameters)))
+    def _jitted_statistic(self) -> Callable[[jax.Array], jax.Array]:
+        return jax.jit(lambda parameters: self.participation.statistic(self.family.form(parameters), self.bins))
 
     @cached_property
     def _jitted_value(self) -> Callable[[jax.Array, float], jax.Array]:
@@ -102,7 +89,7 @@ class Problem:
         def total(parameters: jax.Array, log_sigma: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
             form = self.family.form(parameters)
             value, by_sigma = jax.value_and_grad(lambda log_sigma: self._outer(form, log_sigma))(log_sigma)
-            through = jax.lax.stop_gradient(by_sigma) * (self._gram(form) * slope).sum()
+            through = jax.lax.stop_gradient(by_sigma) * (self.participation.statistic(form, self.bins) * slope).sum()
             return value + through, value
 
         def gradient(parameters: jax.Array, log_sigma: float, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -121,6 +108,8 @@ def row_error(variances: jax.Array, objective: str) -> jax.Array:
 
 
 @lru_cache(maxsize=8)
-def problem_for(family: Family, bins: int, workload: Workload, objective: str | Function) -> Problem:
+def problem_for(
+    family: Family, bins: int, workload: Workload, objective: str | Function, participation: Participation = ONE_DRAW
+) -> Problem:
     """Returns a cached problem, so that what is compiled for it serves every epsilon."""
-    return Problem(family, bins, workload, objective)
+    return Problem(family, bins, workload, objective, participation)

@@ -81,25 +81,26 @@ def design(
     The noise level is approached in Newton steps, each on a few draws designed for the end of the last step, since
     draws designed for another noise level say little.
     """
-    gram = problem.gram(parameters)
+    statistic, participation = problem.statistic(parameters), problem.participation
+    quick = participation.estimators[0]
 
     def draws(log_sigma: float, purpose: str, samples: int, estimator: str) -> NoiseLevel:
         seed = derived_seed(target.seed, purpose)
-        return NoiseLevel(gram, log_sigma, target.guarantee, estimator, samples, seed)
+        return participation.level(statistic, log_sigma, target.guarantee, estimator, samples, seed)
 
     log_sigma = guess
     if log_sigma is None:
-        log_sigma = math.log(unamplified_multiplier(target.guarantee) * math.sqrt(float(gram.diagonal().max())))
+        log_sigma = math.log(unamplified_multiplier(target.guarantee) * participation.sensitivity(statistic))
     for index in range(_APPROACHES if approach else 0):
-        step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10, "mixture").newton_step(gram, log_sigma)
+        step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10, quick).newton_step(statistic, log_sigma)
         log_sigma += step
         if abs(step) < 0.03:
             break
-    attempts = _ATTEMPTS if target.estimator == "mixture" else 1
+    attempts = _ATTEMPTS if target.estimator == quick else 1
     for attempt in range(attempts):
         level = draws(log_sigma, f"{purpose} {attempt}", samples << attempt, target.estimator)
         try:
-            level(gram)
+            level(statistic)
         except OutsideDesign:
             if attempt == attempts - 1:
                 raise
@@ -110,9 +111,9 @@ def design(
 
 def judge(problem: Problem, parameters: FloatArray, target: Target, purpose: str, samples: int = 1 << 14) -> float:
     """Returns the objective on fresh samples, which the search never saw."""
-    fresh = replace(target, estimator="mixture")
+    fresh = replace(target, estimator=problem.participation.estimators[0])
     level = design(problem, parameters, fresh, f"judge {purpose}", samples)
-    return problem.value(parameters, level(problem.gram(parameters)).log_sigma)
+    return problem.value(parameters, level(problem.statistic(parameters)).log_sigma)
 
 
 def descend(

@@ -122,6 +122,53 @@ def best_pattern_tilt(pair: RedrawnPair, epsilon: float) -> PatternTilt:
     return best
 
 
+def usual_order(pair: RedrawnPair, epsilon: float) -> int:
+    """Returns about the order of `best_pattern_tilt`, judged by one pattern in the middle of the epochs: quick."""
+    square, middle = pair.noise_multiplier**2, pair.bins // 2
+    fields = (pair.reach.gram[:, middle] + pair.reach.tail_products) / square
+    shared = float(pair.reach.tail_products[:, middle].sum() + pair.reach.tail_energy) / square
+    best, order, attraction = math.inf, 1, 0.0
+    while order < MAX_ORDER:
+        peaks = order * fields.max(axis=1)
+        means = np.exp(order * fields - peaks[:, None]).mean(axis=1)
+        attraction += float((peaks + np.log(means)).sum()) + order * shared
+        log_range = order * math.log(order) - (1 + order) * math.log(1 + order) + attraction - order * epsilon
+        if not log_range < best:
+            break
+        best, order = log_range, order + 1
+    return max(1, order - 1)
+
+
+def kept_patterns(order: int) -> int:
+    """Returns how many patterns of a tuple to keep: all, rounded up so that few sizes are compiled."""
+    return -(-(order + 1) // 8) * 8
+
+
+def tuple_energy(
+    shift: jax.Array,
+    patterns: jax.Array,
+    order: jax.Array | int,
+    energies: jax.Array,
+    overlap: jax.Array,
+    tail_energy: jax.Array,
+) -> jax.Array:
+    """Returns half of |sum of modes|^2 - sum |mode|^2: how much the modes of a tuple attract each other.
+
+    Args:
+      shift: (samples, epochs, bins), the sum of the modes.
+      patterns: (kept, samples, epochs), of which the first 1 + `order` count.
+      order: of the tilt.
+      energies: (epochs, bins), squared norms of the columns, and twice their products with the tail.
+      overlap: (epochs - 1, bins, bins), products of columns of neighbouring epochs.
+      tail_energy: squared norm of the tail.
+    """
+    each = jnp.arange(energies.shape[0])
+    single = energies[each, patterns].sum(axis=-1) + tail_energy
+    single = single + 2 * overlap[each[:-1], patterns[..., :-1], patterns[..., 1:]].sum(axis=-1)
+    counted = (jnp.arange(patterns.shape[0]) <= order)[:, None]
+    return (jnp.square(shift).sum(axis=(1, 2)) - jnp.where(counted, single, 0.0).sum(axis=0)) / 2
+
+
 class RedrawnPlainSampler(Sampler):
     """Draws from the first distribution of the pair; R = 1."""
 

@@ -19,13 +19,16 @@ from galton.sampling.frozen import Estimate, estimate_from
 from galton.sampling.normals import standard_normals
 from galton.sampling.patterns import to_rows
 from galton.sampling.redrawn import (
+    Attraction,
     Mechanism,
     attraction,
-    best_pattern_tilt,
     draw_attracted,
+    kept_patterns,
     mean_half_space,
     mechanism,
     privacy_loss,
+    tuple_energy,
+    usual_order,
 )
 
 _NORMALS = 1 << 20
@@ -57,7 +60,7 @@ class FrozenPatterns:
     """Mixture-first: tuples of patterns drawn by the tilted sampler of a design, at any noise multiplier near it."""
 
     def __init__(self, pair: RedrawnPair, epsilon: float, blocks: int, seed: int) -> None:
-        self._order = best_pattern_tilt(pair, epsilon).order
+        self._order = usual_order(pair, epsilon)
         self._design, self._reach = pair.noise_multiplier, pair.reach
         size = block_size(pair)
         with wide_jax():
@@ -67,7 +70,14 @@ class FrozenPatterns:
             energies = jnp.asarray(pair.reach.energies + 2 * pair.reach.tail_products)
             self._blocks = [
                 _draw_tuples(
-                    chunk_key(seed, Direction.MIXTURE_FIRST, index), unit, factors, energies, overlap, self._order, size
+                    chunk_key(seed, Direction.MIXTURE_FIRST, index),
+                    unit,
+                    factors,
+                    energies,
+                    overlap,
+                    self._order,
+                    kept_patterns(self._order),
+                    size,
                 )
                 for index in range(blocks)
             ]
@@ -82,18 +92,22 @@ class FrozenPatterns:
             )
 
 
-@partial(jax.jit, static_argnames=("order", "size"))
+@partial(jax.jit, static_argnames=("kept", "size"))
 def _draw_tuples(
-    key: jax.Array, unit: Mechanism, factors: object, energies: jax.Array, overlap: jax.Array, order: int, size: int
+    key: jax.Array,
+    unit: Mechanism,
+    factors: Attraction,
+    energies: jax.Array,
+    overlap: jax.Array,
+    order: int,
+    kept: int,
+    size: int,
 ) -> Tuples:
     which, noise = jax.random.split(key)
     epochs, bins = unit.offsets.shape
-    counts, log_weight, patterns = draw_attracted(which, factors, order, size, order + 1)  # type: ignore[arg-type]
+    counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
     shift = to_rows(counts, unit.own, unit.following) + (1 + order) * unit.tail
-    each = jnp.arange(epochs)
-    single = energies[each, patterns].sum(axis=-1) + 2 * unit.tail_half
-    single = single + 2 * overlap[each[:-1], patterns[..., :-1], patterns[..., 1:]].sum(axis=-1)
-    energy = (jnp.square(shift).sum(axis=(1, 2)) - single.sum(axis=0)) / 2
+    energy = tuple_energy(shift, patterns, order, energies, overlap, 2 * unit.tail_half)
     return Tuples(standard_normals(noise, (size, epochs, bins), jnp.float64), shift, log_weight, energy)
 
 

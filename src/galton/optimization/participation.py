@@ -1,0 +1,121 @@
+"""How an example takes part, as the optimiser sees it: what the noise depends on, and how that is estimated."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.errors import FloatArray, choice
+from galton.guarantee import Guarantee
+from galton.optimization.forms import Form
+from galton.optimization.noise_level import ESTIMATORS, GramLevel, NoiseLevel
+from galton.optimization.pattern_level import PatternLevel, reach_of
+from galton.pair import DominatingPair, Pair, dominating_pair, groups_for
+from galton.redrawn import RedrawnPair, redrawn_pair
+from galton.strategies.base import Strategy
+
+MOST_MODES = 512
+"""With more bins than this the optimiser averages neighbouring modes; the accountant never does."""
+
+
+class Participation(ABC):
+    """One way to take part. A new one gets a line in `PARTICIPATIONS`.
+
+    Attributes:
+      name: as on the command line.
+      estimators: how delta can be estimated in a search, the default first.
+      samples: draws per direction that a search begins with.
+      tries_longer_memory: whether a search among few bands also starts from the optimum of a BLT, cut to these bands.
+    """
+
+    name: ClassVar[str]
+    estimators: ClassVar[tuple[str, ...]]
+    samples: ClassVar[int]
+    tries_longer_memory: ClassVar[bool] = True
+
+    @abstractmethod
+    def statistic(self, form: Form, bins: int) -> jax.Array:
+        """Returns the array that the noise depends on, differentiably."""
+
+    @abstractmethod
+    def level(
+        self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, estimator: str, samples: int, seed: int
+    ) -> NoiseLevel:
+        """Freezes draws at a design."""
+
+    @abstractmethod
+    def sensitivity(self, statistic: FloatArray) -> float:
+        """Returns the largest norm of a mode: where the noise level is without amplification."""
+
+    @abstractmethod
+    def pair(self, strategy: Strategy, bins: int) -> DominatingPair:
+        """Returns the pair that the noise of the result is calibrated with."""
+
+
+class OneDraw(Participation):
+    """Bins drawn once: the statistic is the Gram matrix M^T M."""
+
+    name: ClassVar[str] = Pair.participation
+    estimators: ClassVar[tuple[str, ...]] = ESTIMATORS
+    samples: ClassVar[int] = 1 << 12
+
+    def statistic(self, form: Form, bins: int) -> jax.Array:
+        modes = form.modes(bins)
+        if bins <= MOST_MODES:
+            return modes.T @ modes
+        groups = np.array_split(np.arange(bins), MOST_MODES)
+        average = np.zeros((bins, MOST_MODES))
+        for index, group in enumerate(groups):
+            average[group, index] = 1 / len(group)
+        merged = modes @ average
+        diagonal = jnp.square(modes).sum(axis=0) @ average
+        gram = merged.T @ merged
+        return gram + jnp.diag(diagonal - gram.diagonal())
+
+    def level(
+        self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, estimator: str, samples: int, seed: int
+    ) -> NoiseLevel:
+        return GramLevel(statistic, log_sigma, guarantee, estimator, samples, seed)
+
+    def sensitivity(self, statistic: FloatArray) -> float:
+        return math.sqrt(float(statistic.diagonal().max()))
+
+    def pair(self, strategy: Strategy, bins: int) -> DominatingPair:
+        return dominating_pair(strategy, bins, merge=groups_for(bins))
+
+
+class Redrawn(Participation):
+    """Bins redrawn in every epoch: the statistic is C in blocks of an epoch, as `pattern_level.reach_of` reads it."""
+
+    name: ClassVar[str] = RedrawnPair.participation
+    estimators: ClassVar[tuple[str, ...]] = ("tilted",)
+    samples: ClassVar[int] = 1 << 11
+    tries_longer_memory: ClassVar[bool] = False
+
+    def statistic(self, form: Form, bins: int) -> jax.Array:
+        return form.epoch_blocks(bins)
+
+    def level(
+        self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, estimator: str, samples: int, seed: int
+    ) -> NoiseLevel:
+        return PatternLevel(statistic, log_sigma, guarantee, samples, seed)
+
+    def sensitivity(self, statistic: FloatArray) -> float:
+        return math.sqrt(reach_of(statistic).largest_energy)
+
+    def pair(self, strategy: Strategy, bins: int) -> DominatingPair:
+        return redrawn_pair(strategy, bins)
+
+
+ONE_DRAW: Participation = OneDraw()
+PARTICIPATIONS: dict[str, Participation] = {way.name: way for way in (ONE_DRAW, Redrawn())}
+
+
+def find_participation(name: str) -> Participation:
+    """Returns the way of taking part that has this name."""
+    return PARTICIPATIONS[choice("participation", name, tuple(PARTICIPATIONS))]

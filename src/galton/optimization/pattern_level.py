@@ -1,0 +1,168 @@
+"""The noise level for bins redrawn in every epoch, on frozen draws (docs/math.md, section 10.6)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.errors import FloatArray
+from galton.guarantee import Direction, Guarantee
+from galton.optimization.noise_level import Frozen, NoiseLevel
+from galton.redrawn import Reach, RedrawnPair
+from galton.sampling.base import chunk_key
+from galton.sampling.patterns import log_mean_pattern, to_columns, to_rows
+from galton.sampling.redrawn import (
+    Attraction,
+    attraction,
+    draw_attracted,
+    kept_patterns,
+    mean_half_space,
+    refuse_replace,
+    tuple_energy,
+    usual_order,
+)
+
+BLOCK_NORMALS = 1 << 20
+"""Normals in a block."""
+_REAL = jnp.float32
+
+
+def reach_of(statistic: FloatArray) -> Reach:
+    """Reads C from the statistic (epochs, 2 bins + 1, bins): rows of the epoch, rows of the next, and the tail."""
+    bins = statistic.shape[2]
+    return Reach(
+        np.asarray(statistic[:, :bins], np.float64),
+        np.asarray(statistic[:-1, bins : 2 * bins], np.float64),
+        np.asarray(statistic[:, -1], np.float64),
+    )
+
+
+class PatternLevel(NoiseLevel):
+    """The statistic is C in blocks of an epoch.
+
+    Mixture-first draws tuples of patterns by the tilted sampler, noise-first shifts noise against the average mode;
+    both are designed for the given C and noise, and then frozen.
+
+    Args:
+      statistic: C at the design, at noise of standard deviation 1.
+      log_sigma: log sigma near the solution there.
+      guarantee: the guarantee that sigma has to meet.
+      samples: draws per direction.
+      seed: of the draws.
+    """
+
+    power: ClassVar[int] = 1
+
+    def __init__(
+        self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, samples: int, seed: int
+    ) -> None:
+        pair = RedrawnPair(reach_of(statistic * math.exp(-log_sigma)))
+        frozen = [_freeze(pair, direction, guarantee.epsilon, samples, seed) for direction in guarantee.directions]
+        super().__init__(statistic, log_sigma, guarantee, frozen)
+
+    def _log_delta(self, frozen: Frozen, scaled: FloatArray) -> tuple[float, FloatArray]:
+        matrices = jnp.asarray(scaled, _REAL)
+        total, gradient = 0.0, np.zeros_like(scaled)
+        for block in frozen.blocks:
+            value, slope = _sum_and_gradient(frozen.kernel, matrices, frozen.constants, block, self.epsilon)
+            total, gradient = total + float(value), gradient + np.asarray(slope, np.float64)
+        if not total > 0:
+            return -math.inf, np.zeros_like(scaled)
+        return math.log(total / frozen.samples), gradient / total
+
+
+def _freeze(pair: RedrawnPair, direction: Direction, epsilon: float, samples: int, seed: int) -> Frozen:
+    refuse_replace(direction)
+    shape = (pair.epochs, pair.bins)
+    size = min(samples, max(32, 1 << ((BLOCK_NORMALS // math.prod(shape)).bit_length() - 1)))
+    count = -(-samples // size)
+    keys = [chunk_key(seed, direction, index) for index in range(count)]
+    if direction is Direction.NOISE_FIRST:
+        space = mean_half_space(pair, epsilon)
+        shift = max(0.0, -space.usual_depth)
+        blocks = [_shifted_noise(key, jnp.asarray(space.along), shift, size) for key in keys]
+        return Frozen(direction, _noise_first_values, (), blocks, size * count)
+    order = usual_order(pair, epsilon)
+    factors, reach = attraction(pair.reach, 1.0), pair.reach
+    energies = jnp.asarray(reach.energies + 2 * reach.tail_products)
+    unit = (jnp.asarray(reach.own), jnp.asarray(reach.following), jnp.asarray(reach.tail))
+    tuples = [
+        _tuples(key, factors, energies, jnp.asarray(reach.overlap), unit, order, kept_patterns(order), size)
+        for key in keys
+    ]
+    return Frozen(direction, _mixture_first_values, order, tuples, size * count)
+
+
+@partial(jax.jit, static_argnames=("size",))
+def _shifted_noise(key: jax.Array, along: jax.Array, shift: float, size: int) -> tuple[jax.Array, jax.Array]:
+    """Noise moved against the average mode of the design, and its weight."""
+    normals = jax.random.normal(key, (size, *along.shape), _REAL)
+    current = jnp.einsum("nek,ek->n", normals, along.astype(_REAL)).astype(jnp.float64)
+    return normals - (shift * along).astype(_REAL), shift * current - shift**2 / 2
+
+
+@partial(jax.jit, static_argnames=("kept", "size"))
+def _tuples(
+    key: jax.Array,
+    factors: Attraction,
+    energies: jax.Array,
+    overlap: jax.Array,
+    unit: tuple[jax.Array, ...],
+    order: int,
+    kept: int,
+    size: int,
+) -> tuple[jax.Array, ...]:
+    """Noise, counts and patterns of tuples, and the part of their log weight that does not depend on C."""
+    which, noise = jax.random.split(key)
+    own, following, tail = unit
+    counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
+    shift = to_rows(counts, own, following) + (1 + order) * tail
+    energy = tuple_energy(shift, patterns, order, energies, overlap, jnp.square(tail).sum())
+    return jax.random.normal(noise, counts.shape, _REAL), counts.astype(_REAL), patterns, log_weight - energy
+
+
+@partial(jax.jit, static_argnames=("kernel",))
+def _sum_and_gradient(
+    kernel: Any, matrices: jax.Array, constants: Any, block: Any, epsilon: float
+) -> tuple[jax.Array, jax.Array]:
+    return jax.value_and_grad(lambda matrices: kernel(matrices, constants, block, epsilon).sum())(matrices)
+
+
+def _parts(matrices: jax.Array) -> tuple[jax.Array, ...]:
+    """C in blocks, squared norms of its columns, their overlaps, and their products with the tail."""
+    bins = matrices.shape[2]
+    own, following, tail = matrices[:, :bins], matrices[:-1, bins : 2 * bins], matrices[:, -1]
+    energies = jnp.square(own).sum(axis=1).at[:-1].add(jnp.square(following).sum(axis=1))
+    overlap = jnp.einsum("eki,ekj->eij", following, own[1:])
+    products = jnp.einsum("ekj,ek->ej", own, tail)
+    products = products.at[:-1].add(jnp.einsum("ekj,ek->ej", following, tail[1:]))
+    return own, following, tail, energies, overlap, products
+
+
+def _loss(points: jax.Array, parts: tuple[jax.Array, ...]) -> jax.Array:
+    own, following, tail, energies, overlap, products = parts
+    fields = to_columns(points, own, following) - (energies / 2 + products)
+    shared = jnp.einsum("nek,ek->n", points, tail) - jnp.square(tail).sum() / 2
+    return (log_mean_pattern(fields, jnp.exp(-overlap)) + shared).astype(jnp.float64)
+
+
+def _mixture_first_values(matrices: jax.Array, order: Any, block: Any, epsilon: float) -> jax.Array:
+    normals, counts, patterns, log_weight = block
+    parts = _parts(matrices)
+    own, following, tail, energies, overlap, products = parts
+    shift = to_rows(counts, own, following) + (1 + order) * tail
+    energy = tuple_energy(shift, patterns, order, energies + 2 * products, overlap, jnp.square(tail).sum())
+    loss = _loss(normals + shift, parts)
+    weight = jnp.exp(log_weight + energy - order * loss)
+    return weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
+
+
+def _noise_first_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
+    points, log_weight = block
+    loss = _loss(points, _parts(matrices))
+    return jnp.exp(log_weight) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))
