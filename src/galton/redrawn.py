@@ -177,14 +177,18 @@ def redrawn_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -
         )
     epochs = -(-strategy.rounds // bins)
     if epochs * bins * bins > MOST_ENTRIES:
-        remedy = f"must be at most {int((MOST_ENTRIES / epochs) ** 0.5)} for {epochs} redrawn epochs: C is held in memory"
+        remedy = (
+            f"must be at most {int((MOST_ENTRIES / epochs) ** 0.5)} for {epochs} redrawn epochs: C is held in memory"
+        )
         raise InvalidArgument("bins", bins, remedy)
     with np.errstate(all="ignore"):  # what overflows is refused below
         scale = strategy.sensitivity(bins)
     if not 1e-125 < scale < 1e125:
         raise InvalidArgument("strategy", strategy.kind, "its entries are too large or too small for float64")
     raised = (1 + 8 * (strategy.rounds + 64) * ROUNDOFF) / scale
-    own, following, tail = (np.zeros(shape) for shape in ((epochs, bins, bins), (epochs - 1, bins, bins), (epochs, bins)))
+    own, following, tail = (
+        np.zeros(shape) for shape in ((epochs, bins, bins), (epochs - 1, bins, bins), (epochs, bins))
+    )
     late = np.arange(bins)[:, None] > np.arange(bins)  # more than `bins` rounds after the column's own
     for epoch in range(epochs):
         start, stop = epoch * bins, min((epoch + 1) * bins, strategy.rounds)

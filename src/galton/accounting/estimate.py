@@ -178,7 +178,13 @@ def delta_with_failure(
 
 
 def direction_delta(
-    pair: DominatingPair, direction: Direction, epsilon: float, failure: float, seed: int, options: Options, settled: float
+    pair: DominatingPair,
+    direction: Direction,
+    epsilon: float,
+    failure: float,
+    seed: int,
+    options: Options,
+    settled: float,
 ) -> DirectionDelta:
     """Returns delta in one direction; also stops once the upper limit is below `settled`, another direction's limit."""
     ceiling = direction_upper_bound(pair, direction, epsilon)

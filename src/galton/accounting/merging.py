@@ -26,7 +26,5 @@ def merge_loss(strategy: Strategy, pair: Pair, epsilon: float, adjacency: Adjace
 
 
 def _quick_delta(pair: Pair, epsilon: float, adjacency: Adjacency) -> float:
-    estimators = [
-        frozen_estimator(pair, direction, epsilon, blocks_for(pair), 0) for direction in adjacency.directions
-    ]
+    estimators = [frozen_estimator(pair, direction, epsilon, blocks_for(pair), 0) for direction in adjacency.directions]
     return max(estimator(pair.noise_multiplier, epsilon).delta for estimator in estimators)

@@ -58,9 +58,7 @@ class PatternLevel(NoiseLevel):
 
     power: ClassVar[int] = 1
 
-    def __init__(
-        self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, samples: int, seed: int
-    ) -> None:
+    def __init__(self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, samples: int, seed: int) -> None:
         pair = RedrawnPair(reach_of(statistic * math.exp(-log_sigma)))
         frozen = [_freeze(pair, direction, guarantee.epsilon, samples, seed) for direction in guarantee.directions]
         super().__init__(statistic, log_sigma, guarantee, frozen)

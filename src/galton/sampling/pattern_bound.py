@@ -55,7 +55,8 @@ class PatternBound:
         low = math.floor(position)
         left, right = math.exp(low * _STEP), math.exp((low + 1) * _STEP)
         share = min(max((strength - left) / (right - left), 0.0), 1.0)
-        return (1 - share) * self._point(low) + share * self._point(low + 1)
+        ends = self._point(low), self._point(low + 1)
+        return (1 - share) * ends[0] + share * ends[1] if math.isfinite(ends[1]) else math.inf
 
     def _point(self, index: int) -> float:
         if index not in self._points:

@@ -40,7 +40,9 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
     peaks = fields.max(axis=-1)
     weights = jnp.exp(fields - peaks[..., None]) / bins
 
-    def advance(state: tuple[jax.Array, jax.Array], inputs: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], None]:
+    def advance(
+        state: tuple[jax.Array, jax.Array], inputs: tuple[jax.Array, ...]
+    ) -> tuple[tuple[jax.Array, ...], None]:
         running, level = state
         weight, matrix = inputs
         running = jnp.matmul(running, matrix, precision=jax.lax.Precision.HIGHEST) * weight

@@ -7,8 +7,10 @@ in float64.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import log_ndtr
 
-from galton.errors import FloatArray, InvalidArgument
+from galton.errors import FloatArray, InvalidArgument, count
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
@@ -29,6 +31,10 @@ from galton.sampling.patterns import draw_patterns, log_mean_pattern, one_hot, t
 from galton.sampling.slack import UNLIKELY, choose_dtype, norm_bound
 
 MAX_ORDER = 4096
+HOPELESS = 1e6
+"""Slack in epsilon where float64 cannot tell: every limit is then trivial, and valid."""
+_NO_UNDERFLOW = 700.0
+"""Fields of an epoch that differ by less than this never underflow when they are exponentiated."""
 _BLOCK = 1 << 19
 """Normals drawn at a time."""
 _SHALLOW = 0.75
@@ -68,14 +74,17 @@ def privacy_loss(points: jax.Array, parts: Mechanism) -> jax.Array:
 
 def pattern_slack(pair: RedrawnPair, order: int, dtype: str, moved: float = 0.0) -> Slack:
     """Bounds the error of L (docs/math.md, section 10.5) at points moved by `order` + 1 modes, or by `moved`."""
-    rounds, width = pair.epochs * pair.bins, pair.bins
-    largest = pair.mu_upper
+    epochs, bins = pair.epochs, pair.bins
+    rounds, largest = epochs * bins, pair.mu_upper
     rho = norm_bound(rounds)
     reach = rho + (order + 1) * largest + moved
+    column = math.sqrt(float(pair.reach.energies.max())) / pair.noise_multiplier
+    if 2 * (column * reach + 2 * largest**2) > _NO_UNDERFLOW:
+        return Slack(HOPELESS, 1.0)
     error = largest * ERROR[dtype] * (rho + math.sqrt(rounds))
-    gamma = 4 * (2 * width + rounds / 64 + 64) * ROUNDOFF
+    gamma = 4 * (2 * bins + rounds + epochs + 64) * ROUNDOFF
     error += gamma * (largest * reach + (order + 2) * largest**2)
-    error += 4 * pair.epochs * (2 * width + 8 * order + 64) * ROUNDOFF
+    error += 4 * epochs * (2 * bins + 8 * order + epochs * math.log(bins + 1) + 64) * ROUNDOFF
     return Slack(1.01 * error, lost_probability(rounds) + UNLIKELY)
 
 
@@ -102,20 +111,22 @@ class PatternTilt:
         return self.log_bound - self.order * epsilon
 
 
-def pattern_tilt(pair: RedrawnPair, order: int) -> PatternTilt:
-    """Returns the tilt of a given order."""
+def pattern_tilts(pair: RedrawnPair) -> Iterator[PatternTilt]:
+    """Yields the tilts of order 1, 2, ..., as long as there is a bound."""
     bound, square = pattern_bound(pair.reach), pair.noise_multiplier**2
-    attraction = sum(bound(index / square) for index in range(1, order + 1))
-    margin = 1e-9 + (order + 1) ** 2 * 8 * (pair.bins + 64) * ROUNDOFF * pair.mu_upper**2
-    shape = order * math.log(order) - (1 + order) * math.log(1 + order)
-    return PatternTilt(order, shape + attraction + margin)
+    attraction = 0.0
+    for order in range(1, MAX_ORDER + 1):
+        attraction += bound(order / square)
+        margin = 1e-9 + (order + 1) ** 2 * 8 * (pair.bins + 64) * ROUNDOFF * pair.mu_upper**2
+        shape = order * math.log(order) - (1 + order) * math.log(1 + order)
+        yield PatternTilt(order, shape + attraction + margin)
 
 
 def best_pattern_tilt(pair: RedrawnPair, epsilon: float) -> PatternTilt:
     """Returns the tilt with the smallest range: log R_t is convex in t, and is climbed down order by order."""
-    best = pattern_tilt(pair, 1)
-    while best.order < MAX_ORDER:
-        further = pattern_tilt(pair, best.order + 1)
+    tilts = pattern_tilts(pair)
+    best = next(tilts)
+    for further in tilts:
         if not further.log_range(epsilon) < best.log_range(epsilon):
             break
         best = further
@@ -287,13 +298,22 @@ class RedrawnTiltedSampler(Sampler):
     name: ClassVar[str] = "tilted"
 
     def __init__(
-        self, pair: RedrawnPair, direction: Direction, epsilon: float, order: int | None = None, dtype: str | None = None
+        self,
+        pair: RedrawnPair,
+        direction: Direction,
+        epsilon: float,
+        order: int | None = None,
+        dtype: str | None = None,
     ) -> None:
         refuse_replace(direction)
         if direction is Direction.NOISE_FIRST:
             raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
         self.direction = direction
-        self.tilt = best_pattern_tilt(pair, epsilon) if order is None else pattern_tilt(pair, order)
+        if order is None:
+            self.tilt = best_pattern_tilt(pair, epsilon)
+        else:
+            count("order", order, at_most=MAX_ORDER)
+            self.tilt = next(islice(pattern_tilts(pair), order - 1, None))
         self.order = self.tilt.order
 
         def slack(name: str) -> Slack:

@@ -130,9 +130,7 @@ class FrozenDepths:
         shape = (size, pair.epochs, pair.bins)
         with wide_jax():
             self._along = jnp.asarray(space.along)
-            self._blocks = [
-                _noise(chunk_key(seed, Direction.NOISE_FIRST, index), shape) for index in range(blocks)
-            ]
+            self._blocks = [_noise(chunk_key(seed, Direction.NOISE_FIRST, index), shape) for index in range(blocks)]
 
     def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
         """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""

@@ -128,7 +128,9 @@ class RedrawnToolkit(Toolkit):
     def blocks(self, pair: RedrawnPair) -> int:
         return max(1, (1 << 13) // block_size(pair))
 
-    def frozen(self, pair: RedrawnPair, direction: Direction, epsilon: float, blocks: int, seed: int) -> FrozenEstimator:
+    def frozen(
+        self, pair: RedrawnPair, direction: Direction, epsilon: float, blocks: int, seed: int
+    ) -> FrozenEstimator:
         refuse_replace(direction)
         if direction is Direction.NOISE_FIRST:
             return FrozenDepths(pair, epsilon, blocks, seed)
