@@ -1,6 +1,7 @@
 """Known answers for the balls-in-bins mechanism with C = I, from `PLD_accounting`.
 
-Run it in an environment of its own and it rewrites `random_allocation.json` next to this file::
+Run it in an environment of its own and it rewrites `random_allocation.json` and `redrawn_allocation.json` next to this
+file::
 
     pip install PLD_accounting numba
     python make_random_allocation.py
@@ -16,6 +17,9 @@ P = (1 / bins) sum_i N(e_i, S^2 I) and Q = N(0, S^2 I), and
 * direction "noise_first" (ADD in the package) is delta = H_{e^epsilon}(Q || P),
 * direction "max" is the larger of the two, the delta of the mechanism under add-or-remove adjacency.
 
+With bins that are redrawn in every epoch the mechanism is the E-fold composition of one epoch, whose own noise multiplier
+is S sqrt(E): `redrawn_allocation.json`.
+
 The package discretises the privacy loss once rounding up and once rounding down through geometric convolutions, so each
 row has a bracket [delta_lower, delta_upper] that holds up to float64 arithmetic.  Its relative width is written to each
 row as `bracket_width`, (upper - lower) / upper.  Halving the discretisation halves the width.  Tail mass below
@@ -27,6 +31,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import platform
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -61,6 +66,7 @@ class Case(NamedTuple):
     epsilons: tuple[float, ...]
     mixture_first_step: float
     noise_first_step: float
+    epochs: int = 1
 
     def step(self, direction: Direction) -> float:
         """The privacy-loss grid step of one direction."""
@@ -80,11 +86,25 @@ CASES = (
     Case(1000, 0.5, (0.5, 1.0, 3.0), 0.025, 0.012),
 )
 
+REDRAWN = (
+    Case(2, 0.6, (2.0, 4.0), 0.003, 0.003, 4),
+    Case(8, 0.5, (2.0, 4.0), 0.004, 0.004, 4),
+    Case(8, 0.45, (2.0, 4.0), 0.004, 0.004, 16),
+    Case(32, 0.35, (2.0, 4.0), 0.006, 0.006, 4),
+    Case(32, 0.25, (2.0, 4.0), 0.006, 0.006, 16),
+    Case(128, 0.28, (1.0, 2.0), 0.008, 0.008, 4),
+)
+
 
 def deltas(case: Case, direction: Direction, bound: BoundType) -> list[float]:
     """One bound on delta at each epsilon of a case, in one direction."""
     distribution = gaussian_allocation_directional_pld(
-        params=PrivacyParams(sigma=case.noise_multiplier, num_steps=case.bins, num_selected=1, num_epochs=1),
+        params=PrivacyParams(
+            sigma=case.noise_multiplier * math.sqrt(case.epochs),
+            num_steps=case.bins,
+            num_selected=1,
+            num_epochs=case.epochs,
+        ),
         config=AllocationSchemeConfig(
             loss_discretization=case.step(direction),
             tail_truncation=TAIL_TRUNCATION,
@@ -117,6 +137,7 @@ def rows_of(case: Case) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "bins": case.bins,
+                    **({"epochs": case.epochs} if case.epochs > 1 else {}),
                     "noise_multiplier": case.noise_multiplier,
                     "epsilon": epsilon,
                     "direction": direction,
@@ -133,19 +154,24 @@ def rows_of(case: Case) -> list[dict[str, Any]]:
 def main() -> None:
     """Compute every case and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("random_allocation.json"))
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
     parser.add_argument("--coarsen", type=float, default=1.0, help="multiply every discretisation, for a quick run")
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
-    cases = [
+    for name, cases in {"random_allocation.json": CASES, "redrawn_allocation.json": REDRAWN}.items():
+        write(arguments.folder / name, cases, arguments.coarsen, arguments.processes)
+
+
+def write(path: Path, cases: tuple[Case, ...], coarsen: float, processes: int) -> None:
+    """Compute the cases of one table and write it."""
+    coarse = [
         case._replace(
-            mixture_first_step=case.mixture_first_step * arguments.coarsen,
-            noise_first_step=case.noise_first_step * arguments.coarsen,
+            mixture_first_step=case.mixture_first_step * coarsen, noise_first_step=case.noise_first_step * coarsen
         )
-        for case in CASES
+        for case in cases
     ]
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        rows = [row for case_rows in pool.map(rows_of, cases) for row in case_rows]
+    with ProcessPoolExecutor(processes) as pool:
+        rows = [row for case_rows in pool.map(rows_of, coarse) for row in case_rows]
     document = {
         "package": "PLD_accounting",
         "package_version": importlib.metadata.version("PLD_accounting"),
@@ -158,7 +184,7 @@ def main() -> None:
             "function": "gaussian_allocation_directional_pld",
             "convolution_method": "GEOM",
             "num_selected": 1,
-            "num_epochs": 1,
+            "num_epochs": "per row, 1 if not given",
             "tail_truncation": TAIL_TRUNCATION,
             "loss_discretization": "per row",
             "delta_upper": "BoundType.DOMINATES",
@@ -167,7 +193,7 @@ def main() -> None:
         "largest_bracket_width": max(row["bracket_width"] for row in rows),
         "rows": rows,
     }
-    arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
       fields: (samples, epochs, bins).
       repulsion: (epochs - 1, bins, bins), exp(-overlap).
     """
-    bins = fields.shape[-1]
+    bins, least = fields.shape[-1], jnp.finfo(fields.dtype).tiny
     peaks = fields.max(axis=-1)
     weights = jnp.exp(fields - peaks[..., None]) / bins
 
@@ -46,7 +46,7 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
         running, level = state
         weight, matrix = inputs
         running = jnp.matmul(running, matrix, precision=jax.lax.Precision.HIGHEST) * weight
-        total = running.sum(axis=-1)
+        total = jnp.maximum(running.sum(axis=-1), least)  # zero only where the slack is hopeless anyway
         return (running / total[:, None], level + jnp.log(total)), None
 
     total = weights[:, 0].sum(axis=-1)
