@@ -20,6 +20,7 @@ from galton.optimization import optimize
 from galton.optimization.families import parse_family
 from galton.optimization.participation import PARTICIPATIONS
 from galton.optimization.problem import Problem
+from galton.optimization.search import Target, design
 from galton.pair import Pair, dominating_pair
 from galton.redrawn import RedrawnPair, redrawn_pair
 from galton.sampling import HalfSpaceSampler, Sampler, TiltedSampler, draws
@@ -295,8 +296,8 @@ def test_types_differ_by_less_than_the_slack(direction: Direction) -> None:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_next_to_no_noise_gives_trivial_limits(direction: Direction) -> None:
-    pair = redrawn_pair(square_root(12, 3), 4, 1e-3)
-    estimate = delta(pair, 1.0, Adjacency.REMOVE if direction is MIXTURE else Adjacency.ADD, options=Options(seed=1))
+    pair, few = redrawn_pair(square_root(12, 3), 4, 1e-3), Options(seed=1, samples=1 << 14)
+    estimate = delta(pair, 1.0, Adjacency.REMOVE if direction is MIXTURE else Adjacency.ADD, options=few)
     assert estimate.lower <= estimate.delta <= estimate.upper
     assert estimate.upper == 1.0
 
@@ -389,15 +390,11 @@ def test_blocks_of_a_form_are_those_of_its_strategy(family: str) -> None:
 def test_the_noise_level_has_the_right_gradient(adjacency: Adjacency) -> None:
     parsed = parse_family("blt:2", 12)
     parameters = np.array([0.5, -1.0, -1.0, -1.5])
-    guarantee = Guarantee(1.0, 0.02, adjacency)
+    target = Target(Guarantee(1.0, 0.02, adjacency), Options(), "tilted", seed=1)
     with wide_jax():
         problem = Problem(parsed, 4, prefix_sums(12), "rmse", PARTICIPATIONS["redrawn"])
         statistic = problem.statistic(parameters)
-        start = math.log(redrawn_pair(parsed.strategy(parameters), 4).mu_upper)
-        level = PARTICIPATIONS["redrawn"].level(statistic, start, guarantee, "tilted", 4096, 1)
-        for _ in range(4):  # towards the solution, where draws are designed for it
-            start = level(statistic).log_sigma
-            level = PARTICIPATIONS["redrawn"].level(statistic, start, guarantee, "tilted", 4096, 1)
+        level = design(problem, parameters, target, "test", 4096)
         gradient = level(statistic).gradient
         random = np.random.default_rng(3)
         for _ in range(3):
@@ -412,11 +409,9 @@ def test_the_noise_level_is_that_of_calibrate() -> None:
     parsed = parse_family("toeplitz:3", 12)
     with wide_jax():
         problem = Problem(parsed, 4, prefix_sums(12), "rmse", PARTICIPATIONS["redrawn"])
-        statistic = problem.statistic(parsed.parameters(strategy))
-        log_sigma = 0.0
-        for seed in range(4):
-            level = PARTICIPATIONS["redrawn"].level(statistic, log_sigma, Guarantee(1.0, 1e-3), "tilted", 1 << 13, seed)
-            log_sigma = level(statistic).log_sigma
+        parameters = parsed.parameters(strategy)
+        target = Target(Guarantee(1.0, 1e-3), Options(), "tilted", seed=1)
+        log_sigma = design(problem, parameters, target, "test", 1 << 13)(problem.statistic(parameters)).log_sigma
     calibration = calibrate(redrawn_pair(strategy, 4), 1.0, 1e-3, options=Options(seed=1), tau=1.002)
     assert math.exp(log_sigma) == pytest.approx(calibration.noise_multiplier * strategy.sensitivity(4), rel=0.01)
 
