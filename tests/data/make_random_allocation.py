@@ -17,8 +17,8 @@ P = (1 / bins) sum_i N(e_i, S^2 I) and Q = N(0, S^2 I), and
 * direction "noise_first" (ADD in the package) is delta = H_{e^epsilon}(Q || P),
 * direction "max" is the larger of the two, the delta of the mechanism under add-or-remove adjacency.
 
-With bins that are redrawn in every epoch the mechanism is the E-fold composition of one epoch, whose own noise multiplier
-is S sqrt(E): `redrawn_allocation.json`.
+With bins that are redrawn in every epoch the mechanism is the E-fold composition of one epoch, whose own noise
+multiplier is S sqrt(E): `redrawn_allocation.json`.
 
 The package discretises the privacy loss once rounding up and once rounding down through geometric convolutions, so each
 row has a bracket [delta_lower, delta_upper] that holds up to float64 arithmetic.  Its relative width is written to each
@@ -87,12 +87,12 @@ CASES = (
 )
 
 REDRAWN = (
-    Case(2, 0.6, (2.0, 4.0), 0.003, 0.003, 4),
-    Case(8, 0.5, (2.0, 4.0), 0.004, 0.004, 4),
-    Case(8, 0.45, (2.0, 4.0), 0.004, 0.004, 16),
-    Case(32, 0.35, (2.0, 4.0), 0.006, 0.006, 4),
-    Case(32, 0.25, (2.0, 4.0), 0.006, 0.006, 16),
-    Case(128, 0.28, (1.0, 2.0), 0.008, 0.008, 4),
+    Case(2, 0.6, (2.0, 4.0), 0.01, 0.008, 4),
+    Case(8, 0.5, (2.0, 4.0), 0.01, 0.008, 4),
+    Case(32, 0.35, (2.0, 4.0), 0.016, 0.012, 4),
+    Case(128, 0.3, (1.0, 2.0), 0.016, 0.012, 4),
+    Case(8, 0.45, (2.0, 4.0), 0.006, 0.004, 16),
+    Case(32, 0.28, (2.0, 4.0), 0.006, 0.004, 16),
 )
 
 

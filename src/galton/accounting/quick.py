@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from galton.accounting.deterministic import multiplier_upper_bound

@@ -48,7 +48,8 @@ _EXACT = 3e-5
 
 Constants = Any
 Block = Any
-Kernel = Callable[[jax.Array, jax.Array, Constants, Block, float], jax.Array]
+Kernel = Callable[..., jax.Array]
+"""Called as kernel(matrices..., constants, block, epsilon); returns values."""
 
 
 class OutsideDesign(GaltonError):

@@ -29,7 +29,7 @@ FARTHEST = 30.0
 
 DEPTH_ERROR, DEPTH_LOST = 1e-7, 2.0**-40
 """The depth's uniform number has 64 bits: above 2^-40 its lattice moves the depth by less than 4e-8."""
-_SHALLOWEST, _SHALLOW_LOST = 6.0, 1e-9
+SHALLOWEST, SHALLOW_LOST = 6.0, 1e-9
 """Rounding of a probability near 1 moves a depth of up to 6 by less than 6e-8; deeper, it has no bound here. A normal
 is above 6 with probability below 1e-9."""
 _MOST_RELATIVE = 0.25
@@ -135,7 +135,7 @@ class HalfSpaceSampler(Sampler):
         gram, bins = factor.gram, pair.modes
         self._space = half_space(gram, epsilon)
         self._bound = min(max(self._space.bound, -FARTHEST), FARTHEST)
-        shallow = _SHALLOW_LOST if self._bound > _SHALLOWEST else 0.0
+        shallow = SHALLOW_LOST if self._bound > SHALLOWEST else 0.0
         self.least_epsilon = epsilon
         largest = float(gram.diagonal().max())
         moved = abs(self._bound) + 10.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from galton.sampling.kernels import categorical
 
@@ -36,13 +37,13 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
       fields: (samples, epochs, bins).
       repulsion: (epochs - 1, bins, bins), exp(-overlap).
     """
-    bins, least = fields.shape[-1], jnp.finfo(fields.dtype).tiny
+    bins, least = fields.shape[-1], float(np.finfo(fields.dtype).tiny)
     peaks = fields.max(axis=-1)
     weights = jnp.exp(fields - peaks[..., None]) / bins
 
     def advance(
-        state: tuple[jax.Array, jax.Array], inputs: tuple[jax.Array, ...]
-    ) -> tuple[tuple[jax.Array, ...], None]:
+        state: tuple[jax.Array, jax.Array], inputs: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
         running, level = state
         weight, matrix = inputs
         running = jnp.matmul(running, matrix, precision=jax.lax.Precision.HIGHEST) * weight

@@ -1,7 +1,7 @@
 """Samplers for bins redrawn in every epoch (docs/math.md, section 10).
 
-A point x has one coordinate a round. Normals are drawn in float32 where that keeps the slack small; all else is computed
-in float64.
+A point x has one coordinate a round. Normals are drawn in float32 where that keeps the slack small; all else is
+computed in float64.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from galton.gaussian import gaussian_delta
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
 from galton.redrawn import Reach, RedrawnPair
-from galton.sampling.base import Draw, Layout, Sampler, Slack, chunk_key, wide_jax
-from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, wide_jax
+from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST, SHALLOW_LOST, SHALLOWEST
 from galton.sampling.normals import ERROR, lost_probability, standard_normals, uniforms
 from galton.sampling.pattern_bound import PatternBound
 from galton.sampling.patterns import draw_patterns, log_mean_pattern, one_hot, to_columns, to_rows, uniform_patterns
@@ -199,13 +199,13 @@ class RedrawnPlainSampler(Sampler):
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
-            key = chunk_key(seed, self.direction, index)
-            loss = np.asarray(_plain_losses(key, self._parts, self.direction, self.dtype, self.layout))
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
+            loss = np.asarray(_plain_losses(keys, self._parts, self.direction, self.dtype, self.layout))
         return Draw(loss, np.broadcast_to(0.0, loss.shape))
 
 
 @partial(jax.jit, static_argnames=("direction", "dtype", "layout"))
-def _plain_losses(key: jax.Array, parts: Mechanism, direction: Direction, dtype: str, layout: Layout) -> jax.Array:
+def _plain_losses(keys: jax.Array, parts: Mechanism, direction: Direction, dtype: str, layout: Layout) -> jax.Array:
     epochs, bins = parts.offsets.shape
 
     def block(key: jax.Array) -> jax.Array:
@@ -216,7 +216,7 @@ def _plain_losses(key: jax.Array, parts: Mechanism, direction: Direction, dtype:
         counts = one_hot(uniform_patterns(which, layout.block, epochs, bins), bins)
         return privacy_loss(points + to_rows(counts, parts.own, parts.following) + parts.tail, parts)
 
-    return jax.lax.map(block, jax.random.split(key, layout.blocks)).ravel()
+    return jax.lax.map(block, keys).ravel()
 
 
 def _normals(key: jax.Array, samples: int, epochs: int, bins: int, dtype: str) -> jax.Array:
@@ -333,15 +333,15 @@ class RedrawnTiltedSampler(Sampler):
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
-            key = chunk_key(seed, self.direction, index)
-            loss, log_weight = _tilted_losses(key, self._parts, self._factors, self.order, self.dtype, self.layout)
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
+            loss, log_weight = _tilted_losses(keys, self._parts, self._factors, self.order, self.dtype, self.layout)
             losses = np.asarray(loss)
             return Draw(losses, np.asarray(log_weight) - self.order * losses)
 
 
 @partial(jax.jit, static_argnames=("dtype", "layout"))
 def _tilted_losses(
-    key: jax.Array, parts: Mechanism, factors: Attraction, order: int, dtype: str, layout: Layout
+    keys: jax.Array, parts: Mechanism, factors: Attraction, order: int, dtype: str, layout: Layout
 ) -> tuple[jax.Array, jax.Array]:
     epochs, bins = parts.offsets.shape
 
@@ -352,7 +352,7 @@ def _tilted_losses(
         points = points + to_rows(counts, parts.own, parts.following) + (1 + order) * parts.tail
         return privacy_loss(points, parts), log_weight
 
-    loss, log_weight = jax.lax.map(block, jax.random.split(key, layout.blocks))
+    loss, log_weight = jax.lax.map(block, keys)
     return loss.ravel(), log_weight.ravel()
 
 
@@ -412,7 +412,8 @@ class RedrawnHalfSpaceSampler(Sampler):
 
         def slack(name: str) -> Slack:
             rounding = pattern_slack(pair, 0, name, moved)
-            return Slack(rounding.epsilon + DEPTH_ERROR * pair.mu_upper, rounding.lost + DEPTH_LOST)
+            shallow = SHALLOW_LOST if self._bound > SHALLOWEST else 0.0
+            return Slack(rounding.epsilon + DEPTH_ERROR * pair.mu_upper, rounding.lost + DEPTH_LOST + shallow)
 
         self.dtype = dtype or choose_dtype(slack, max(1, round(-self._deep / space.spread)))
         self.slack = slack(self.dtype)
@@ -427,9 +428,9 @@ class RedrawnHalfSpaceSampler(Sampler):
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
-            key = chunk_key(seed, self.direction, index)
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
             masses = (math.exp(self._log_mass), math.exp(self._log_deep_mass))
-            loss, depth = _half_space_losses(key, self._parts, self._along, masses, self.dtype, self.layout)
+            loss, depth = _half_space_losses(keys, self._parts, self._along, masses, self.dtype, self.layout)
             losses, depths = np.asarray(loss), np.asarray(depth)
         shallow = math.log(_SHALLOW) - self._log_mass
         deep = np.logaddexp(shallow, math.log(1 - _SHALLOW) - self._log_deep_mass)
@@ -438,7 +439,7 @@ class RedrawnHalfSpaceSampler(Sampler):
 
 @partial(jax.jit, static_argnames=("dtype", "layout"))
 def _half_space_losses(
-    key: jax.Array, parts: Mechanism, along: jax.Array, masses: tuple[float, float], dtype: str, layout: Layout
+    keys: jax.Array, parts: Mechanism, along: jax.Array, masses: tuple[float, float], dtype: str, layout: Layout
 ) -> tuple[jax.Array, jax.Array]:
     epochs, bins = parts.offsets.shape
 
@@ -450,7 +451,7 @@ def _half_space_losses(
         current = jnp.einsum("nek,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
         return -privacy_loss(points + (depth - current)[:, None, None] * along, parts), depth
 
-    loss, depth = jax.lax.map(block, jax.random.split(key, layout.blocks))
+    loss, depth = jax.lax.map(block, keys)
     return loss.ravel(), depth.ravel()
 
 

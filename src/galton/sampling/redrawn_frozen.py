@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from galton.guarantee import Direction
 from galton.redrawn import RedrawnPair
