@@ -99,9 +99,10 @@ def _freeze(pair: RedrawnPair, direction: Direction, epsilon: float, samples: in
 @partial(jax.jit, static_argnames=("size",))
 def _shifted_noise(key: jax.Array, along: jax.Array, shift: float, size: int) -> tuple[jax.Array, jax.Array]:
     """Noise moved against the average mode of the design, and its weight."""
-    normals = jax.random.normal(key, (size, *along.shape), _REAL)
-    current = jnp.einsum("nek,ek->n", normals, along.astype(_REAL)).astype(jnp.float64)
-    return normals - (shift * along).astype(_REAL), shift * current - shift**2 / 2
+    epochs, bins = along.shape
+    normals = jax.random.normal(key, (epochs, size, bins), _REAL)
+    current = jnp.einsum("enk,ek->n", normals, along.astype(_REAL)).astype(jnp.float64)
+    return normals - (shift * along[:, None]).astype(_REAL), shift * current - shift**2 / 2
 
 
 @partial(jax.jit, static_argnames=("kept", "size"))
@@ -119,7 +120,7 @@ def _tuples(
     which, noise = jax.random.split(key)
     own, following, tail = unit
     counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
-    shift = to_rows(counts, own, following) + (1 + order) * tail
+    shift = to_rows(counts, own, following) + (1 + order) * tail[:, None]
     energy = tuple_energy(shift, patterns, order, energies, overlap, jnp.square(tail).sum())
     return jax.random.normal(noise, counts.shape, _REAL), counts.astype(_REAL), patterns, log_weight - energy
 
@@ -144,8 +145,8 @@ def _parts(matrices: jax.Array) -> tuple[jax.Array, ...]:
 
 def _loss(points: jax.Array, parts: tuple[jax.Array, ...]) -> jax.Array:
     own, following, tail, energies, overlap, products = parts
-    fields = to_columns(points, own, following) - (energies / 2 + products)
-    shared = jnp.einsum("nek,ek->n", points, tail) - jnp.square(tail).sum() / 2
+    fields = to_columns(points, own, following) - (energies / 2 + products)[:, None]
+    shared = jnp.einsum("enk,ek->n", points, tail) - jnp.square(tail).sum() / 2
     return (log_mean_pattern(fields, jnp.exp(-overlap)) + shared).astype(jnp.float64)
 
 
@@ -153,7 +154,7 @@ def _mixture_first_values(matrices: jax.Array, order: Any, block: Any, epsilon: 
     normals, counts, patterns, log_weight = block
     parts = _parts(matrices)
     own, following, tail, energies, overlap, products = parts
-    shift = to_rows(counts, own, following) + (1 + order) * tail
+    shift = to_rows(counts, own, following) + (1 + order) * tail[:, None]
     energy = tuple_energy(shift, patterns, order, energies + 2 * products, overlap, jnp.square(tail).sum())
     loss = _loss(normals + shift, parts)
     weight = jnp.exp(log_weight + energy - order * loss)

@@ -1,6 +1,6 @@
 """Sums over all patterns of a run whose bins are redrawn in every epoch (docs/math.md, section 10).
 
-Arrays of a sample have the shape (samples, epochs, bins). Only neighbouring epochs interact, so that a sum over
+Arrays have the shape (epochs, samples, bins), so that products with C are batches of large matrix products. Only neighbouring epochs interact, so that a sum over
 bins^epochs patterns is a product of matrices.
 """
 
@@ -15,16 +15,16 @@ from galton.sampling.kernels import categorical
 
 def to_columns(points: jax.Array, own: jax.Array, following: jax.Array) -> jax.Array:
     """Returns C^T x: the product of every column of C with the point."""
-    columns = jnp.einsum("nek,ekj->nej", points, own, precision=jax.lax.Precision.HIGHEST)
-    across = jnp.einsum("nek,ekj->nej", points[:, 1:], following, precision=jax.lax.Precision.HIGHEST)
-    return columns + jnp.pad(across, ((0, 0), (0, 1), (0, 0)))
+    columns = jnp.einsum("enk,ekj->enj", points, own, precision=jax.lax.Precision.HIGHEST)
+    across = jnp.einsum("enk,ekj->enj", points[1:], following, precision=jax.lax.Precision.HIGHEST)
+    return columns + jnp.pad(across, ((0, 1), (0, 0), (0, 0)))
 
 
 def to_rows(counts: jax.Array, own: jax.Array, following: jax.Array) -> jax.Array:
     """Returns C s, for how often each round is in a sum of patterns."""
-    rows = jnp.einsum("nej,ekj->nek", counts, own, precision=jax.lax.Precision.HIGHEST)
-    across = jnp.einsum("nej,ekj->nek", counts[:, :-1], following, precision=jax.lax.Precision.HIGHEST)
-    return rows + jnp.pad(across, ((0, 0), (1, 0), (0, 0)))
+    rows = jnp.einsum("enj,ekj->enk", counts, own, precision=jax.lax.Precision.HIGHEST)
+    across = jnp.einsum("enj,ekj->enk", counts[:-1], following, precision=jax.lax.Precision.HIGHEST)
+    return rows + jnp.pad(across, ((1, 0), (0, 0), (0, 0)))
 
 
 def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
@@ -34,7 +34,7 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
     Every term is positive, so that relative errors add up and never cancel.
 
     Args:
-      fields: (samples, epochs, bins).
+      fields: (epochs, samples, bins).
       repulsion: (epochs - 1, bins, bins), exp(-overlap).
     """
     bins, least = fields.shape[-1], float(np.finfo(fields.dtype).tiny)
@@ -50,23 +50,23 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
         total = jnp.maximum(running.sum(axis=-1), least)  # zero only where the slack is hopeless anyway
         return (running / total[:, None], level + jnp.log(total)), None
 
-    total = weights[:, 0].sum(axis=-1)
-    start = (weights[:, 0] / total[:, None], jnp.log(total))
-    (_, level), _ = jax.lax.scan(advance, start, (jnp.moveaxis(weights[:, 1:], 1, 0), repulsion))
-    return level + peaks.sum(axis=-1)
+    total = weights[0].sum(axis=-1)
+    start = (weights[0] / total[:, None], jnp.log(total))
+    (_, level), _ = jax.lax.scan(advance, start, (weights[1:], repulsion))
+    return level + peaks.sum(axis=0)
 
 
 def uniform_patterns(key: jax.Array, samples: int, epochs: int, bins: int) -> jax.Array:
-    """Returns the bins (samples, epochs) of patterns drawn from the prior."""
-    return jax.random.randint(key, (samples, epochs), 0, bins)
+    """Returns the bins (epochs, samples) of patterns drawn from the prior."""
+    return jax.random.randint(key, (epochs, samples), 0, bins)
 
 
 def draw_patterns(key: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Draws one bin an epoch with probability proportional to the weights; also returns the epochs' mean weights."""
-    samples, epochs, bins = weights.shape
-    uniform = jax.random.uniform(key, (samples * epochs,), jnp.float64)
-    chosen, totals = categorical(weights.reshape(samples * epochs, bins), uniform)
-    return chosen.reshape(samples, epochs), totals.reshape(samples, epochs) / bins
+    epochs, samples, bins = weights.shape
+    uniform = jax.random.uniform(key, (epochs * samples,), jnp.float64)
+    chosen, totals = categorical(weights.reshape(epochs * samples, bins), uniform)
+    return chosen.reshape(epochs, samples), totals.reshape(epochs, samples) / bins
 
 
 def one_hot(chosen: jax.Array, bins: int) -> jax.Array:

@@ -35,7 +35,7 @@ HOPELESS = 1e6
 """Slack in epsilon where float64 cannot tell: every limit is then trivial, and valid."""
 _NO_UNDERFLOW = 700.0
 """Fields of an epoch that differ by less than this never underflow when they are exponentiated."""
-_BLOCK = 1 << 19
+_BLOCK = 1 << 20
 """Normals drawn at a time."""
 _SHALLOW = 0.75
 """Share of the samples of the half-space that are drawn from all of it; the others are drawn from its deep part."""
@@ -66,9 +66,9 @@ def mechanism(reach: Reach, noise_multiplier: float) -> Mechanism:
 
 
 def privacy_loss(points: jax.Array, parts: Mechanism) -> jax.Array:
-    """Returns L = log dP/dQ at points of shape (samples, epochs, bins)."""
-    fields = to_columns(points, parts.own, parts.following) - parts.offsets
-    shared = jnp.einsum("nek,ek->n", points, parts.tail, precision=jax.lax.Precision.HIGHEST) - parts.tail_half
+    """Returns L = log dP/dQ at points of shape (epochs, samples, bins)."""
+    fields = to_columns(points, parts.own, parts.following) - parts.offsets[:, None]
+    shared = jnp.einsum("enk,ek->n", points, parts.tail, precision=jax.lax.Precision.HIGHEST) - parts.tail_half
     return log_mean_pattern(fields, parts.repulsion) + shared
 
 
@@ -166,18 +166,18 @@ def tuple_energy(
     """Returns half of |sum of modes|^2 - sum |mode|^2: how much the modes of a tuple attract each other.
 
     Args:
-      shift: (samples, epochs, bins), the sum of the modes.
-      patterns: (kept, samples, epochs), of which the first 1 + `order` count.
+      shift: (epochs, samples, bins), the sum of the modes.
+      patterns: (kept, epochs, samples), of which the first 1 + `order` count.
       order: of the tilt.
       energies: (epochs, bins), squared norms of the columns, and twice their products with the tail.
       overlap: (epochs - 1, bins, bins), products of columns of neighbouring epochs.
       tail_energy: squared norm of the tail.
     """
-    each = jnp.arange(energies.shape[0])
-    single = energies[each, patterns].sum(axis=-1) + tail_energy
-    single = single + 2 * overlap[each[:-1], patterns[..., :-1], patterns[..., 1:]].sum(axis=-1)
+    each = jnp.arange(energies.shape[0])[:, None]
+    single = energies[each, patterns].sum(axis=1) + tail_energy
+    single = single + 2 * overlap[each[:-1], patterns[:, :-1], patterns[:, 1:]].sum(axis=1)
     counted = (jnp.arange(patterns.shape[0]) <= order)[:, None]
-    return (jnp.square(shift).sum(axis=(1, 2)) - jnp.where(counted, single, 0.0).sum(axis=0)) / 2
+    return (jnp.square(shift).sum(axis=(0, 2)) - jnp.where(counted, single, 0.0).sum(axis=0)) / 2
 
 
 class RedrawnPlainSampler(Sampler):
@@ -214,13 +214,13 @@ def _plain_losses(keys: jax.Array, parts: Mechanism, direction: Direction, dtype
         if direction is Direction.NOISE_FIRST:
             return -privacy_loss(points, parts)
         counts = one_hot(uniform_patterns(which, layout.block, epochs, bins), bins)
-        return privacy_loss(points + to_rows(counts, parts.own, parts.following) + parts.tail, parts)
+        return privacy_loss(points + to_rows(counts, parts.own, parts.following) + parts.tail[:, None], parts)
 
     return jax.lax.map(block, keys).ravel()
 
 
 def _normals(key: jax.Array, samples: int, epochs: int, bins: int, dtype: str) -> jax.Array:
-    return standard_normals(key, (samples, epochs, bins), jnp.dtype(dtype)).astype(jnp.float64)
+    return standard_normals(key, (epochs, samples, bins), jnp.dtype(dtype)).astype(jnp.float64)
 
 
 class Attraction(NamedTuple):
@@ -266,28 +266,28 @@ def draw_attracted(
     """Draws 1 + `order` patterns a sample, each attracted by those before it.
 
     Returns:
-      How often each round was drawn, (samples, epochs, bins); the logarithm of prod F_l; and the bins of the first
-      `most` patterns, at least 1, (most, samples, epochs).
+      How often each round was drawn, (epochs, samples, bins); the logarithm of prod F_l; and the bins of the first
+      `most` patterns, at least 1, (most, epochs, samples).
     """
     epochs, bins = factors.tail_products.shape
     first, rest = jax.random.split(key)
-    each = jnp.arange(epochs)
+    each = jnp.arange(epochs)[:, None]
 
     def extend(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         chosen, counts, weights, level, log_weight, kept = state
         weights = weights * factors.own[each, chosen]
-        weights = weights.at[:, 1:].multiply(factors.later[each[:-1], chosen[:, :-1]])
-        weights = weights.at[:, :-1].multiply(factors.earlier[each[:-1], chosen[:, 1:]])
-        shared = factors.tail_products[each, chosen].sum(axis=-1) + factors.tail_energy
+        weights = weights.at[1:].multiply(factors.later[each[:-1], chosen[:-1]])
+        weights = weights.at[:-1].multiply(factors.earlier[each[:-1], chosen[1:]])
+        shared = factors.tail_products[each, chosen].sum(axis=0) + factors.tail_energy
         chosen, means = draw_patterns(jax.random.fold_in(rest, index), weights)
-        level = level + jnp.log(means).sum(axis=-1) + factors.log_scale + shared
+        level = level + jnp.log(means).sum(axis=0) + factors.log_scale + shared
         kept = kept.at[index].set(chosen, mode="drop")
         return chosen, counts + one_hot(chosen, bins), weights / means[..., None], level, log_weight + level, kept
 
     chosen = uniform_patterns(first, samples, epochs, bins)
-    kept = jnp.zeros((most, samples, epochs), chosen.dtype).at[0].set(chosen)
+    kept = jnp.zeros((most, epochs, samples), chosen.dtype).at[0].set(chosen)
     nothing = jnp.zeros(samples)
-    start = (chosen, one_hot(chosen, bins), jnp.ones((samples, epochs, bins)), nothing, nothing, kept)
+    start = (chosen, one_hot(chosen, bins), jnp.ones((epochs, samples, bins)), nothing, nothing, kept)
     _, counts, _, _, log_weight, kept = jax.lax.fori_loop(1, order + 1, extend, start)
     return counts, log_weight, kept
 
@@ -349,7 +349,7 @@ def _tilted_losses(
         which, noise = jax.random.split(key)
         counts, log_weight, _ = draw_attracted(which, factors, order, layout.block, 1)
         points = _normals(noise, layout.block, epochs, bins, dtype)
-        points = points + to_rows(counts, parts.own, parts.following) + (1 + order) * parts.tail
+        points = points + to_rows(counts, parts.own, parts.following) + (1 + order) * parts.tail[:, None]
         return privacy_loss(points, parts), log_weight
 
     loss, log_weight = jax.lax.map(block, keys)
@@ -448,8 +448,8 @@ def _half_space_losses(
         shallow = uniforms(for_which, (layout.block,)) < _SHALLOW
         depth = jax.scipy.special.ndtri(uniforms(for_depth, (layout.block,)) * jnp.where(shallow, *masses))
         points = _normals(noise, layout.block, epochs, bins, dtype)
-        current = jnp.einsum("nek,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
-        return -privacy_loss(points + (depth - current)[:, None, None] * along, parts), depth
+        current = jnp.einsum("enk,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
+        return -privacy_loss(points + (depth - current)[:, None] * along[:, None], parts), depth
 
     loss, depth = jax.lax.map(block, keys)
     return loss.ravel(), depth.ravel()

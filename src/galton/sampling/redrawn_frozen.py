@@ -43,8 +43,8 @@ class Tuples(NamedTuple):
     """Frozen draws of one block, for C at noise multiplier 1.
 
     Attributes:
-      noise: (samples, epochs, bins).
-      shift: (samples, epochs, bins), the sum of the modes.
+      noise: (epochs, samples, bins).
+      shift: (epochs, samples, bins), the sum of the modes.
       log_weight: of the design.
       energy: half of |sum of modes|^2 - sum |mode|^2, by which the weight depends on the noise multiplier.
     """
@@ -105,9 +105,9 @@ def _draw_tuples(
     which, noise = jax.random.split(key)
     epochs, bins = unit.offsets.shape
     counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
-    shift = to_rows(counts, unit.own, unit.following) + (1 + order) * unit.tail
+    shift = to_rows(counts, unit.own, unit.following) + (1 + order) * unit.tail[:, None]
     energy = tuple_energy(shift, patterns, order, energies, overlap, 2 * unit.tail_half)
-    return Tuples(standard_normals(noise, (size, epochs, bins), jnp.float64), shift, log_weight, energy)
+    return Tuples(standard_normals(noise, (epochs, size, bins), jnp.float64), shift, log_weight, energy)
 
 
 @jax.jit
@@ -126,7 +126,7 @@ class FrozenDepths:
         space = mean_half_space(pair, epsilon)
         self._reach, self._shift = pair.reach, max(0.0, -space.usual_depth)
         size = block_size(pair)
-        shape = (size, pair.epochs, pair.bins)
+        shape = (pair.epochs, size, pair.bins)
         with wide_jax():
             self._along = jnp.asarray(space.along)
             self._blocks = [_noise(chunk_key(seed, Direction.NOISE_FIRST, index), shape) for index in range(blocks)]
@@ -147,6 +147,6 @@ def _noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @jax.jit
 def _depth_values(noise: jax.Array, along: jax.Array, parts: Mechanism, shift: float, epsilon: float) -> jax.Array:
-    current = jnp.einsum("nek,ek->n", noise, along)
-    loss = privacy_loss(noise - shift * along, parts)
+    current = jnp.einsum("enk,ek->n", noise, along)
+    loss = privacy_loss(noise - shift * along[:, None], parts)
     return jnp.exp(shift * current - shift**2 / 2) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))
