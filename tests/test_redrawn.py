@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from galton.accounting import Ledger, Options, calibrate, certify, delta, epsilon, profile
 from galton.accounting.deterministic import direction_upper_bound
@@ -181,7 +182,7 @@ def test_every_order_is_unbiased(order: int, direction: Direction) -> None:
     else:
         pair = redrawn_pair(banded(9, 4, 5), 3, 1.1)
         samplers = [RedrawnTiltedSampler(pair, MIXTURE, 0.5, order=order), RedrawnPlainSampler(pair, MIXTURE)]
-    agree(*(mean(sampler, 0.5, 100_000, seed) for seed, sampler in enumerate(samplers)))  # type: ignore[call-arg]
+    agree(*(mean(sampler, 0.5, 100_000, seed) for seed, sampler in enumerate(samplers)))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -232,7 +233,7 @@ def test_no_pattern_beats_a_bound_with_coarse_groups() -> None:
     pair = redrawn_pair(strategy, 40)
     reach, random = pair.reach, np.random.default_rng(2)
 
-    def strength_of(pattern: FloatArray, strength: float) -> float:
+    def strength_of(pattern: NDArray[np.int64], strength: float) -> float:
         total = 0.0
         for epoch, place in enumerate(pattern):
             field = reach.gram[epoch][place].copy()
@@ -409,6 +410,7 @@ def test_the_noise_level_has_the_right_gradient(adjacency: Adjacency) -> None:
             assert (there - back) / (2 * step) == pytest.approx(float((gradient * way).sum()), rel=0.05, abs=5e-4)
 
 
+@SLOW
 def test_the_noise_level_is_that_of_calibrate() -> None:
     strategy = square_root(12, 3)
     parsed = parse_family("toeplitz:3", 12)
@@ -421,6 +423,7 @@ def test_the_noise_level_is_that_of_calibrate() -> None:
     assert math.exp(log_sigma) == pytest.approx(calibration.noise_multiplier * strategy.sensitivity(4), rel=0.015)
 
 
+@SLOW
 def test_an_optimum_is_better_than_its_start() -> None:
     target, options = Guarantee(2.0, 1e-3), Options(seed=1, samples=1 << 17)
     optimized = optimize(
