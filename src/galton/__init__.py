@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from galton.optimization import Optimized as Optimized
     from galton.optimization import optimize as optimize
     from galton.optimization import unamplified_optimum as unamplified_optimum
+    from galton.pair import DominatingPair as DominatingPair
     from galton.pair import Pair as Pair
     from galton.pair import dominating_pair as dominating_pair
     from galton.plan import Plan as Plan
@@ -95,6 +96,8 @@ if TYPE_CHECKING:
     from galton.plan import save_plan as save_plan
     from galton.plan import sign_plan as sign_plan
     from galton.plan import verify_plan as verify_plan
+    from galton.redrawn import RedrawnPair as RedrawnPair
+    from galton.redrawn import redrawn_pair as redrawn_pair
     from galton.strategies import Blt as Blt
     from galton.strategies import ColumnBanded as ColumnBanded
     from galton.strategies import Dense as Dense

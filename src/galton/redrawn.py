@@ -16,6 +16,7 @@ import numpy as np
 from galton.errors import FloatArray, InvalidArgument
 from galton.pair import ROUNDOFF, DominatingPair, check_noise_multiplier, rounded_digest
 from galton.strategies.base import Strategy
+from galton.typechecking import typechecked
 
 MOST_ENTRIES = 40_000_000
 """The most entries of C, epoch by epoch, that are held in memory."""
@@ -101,6 +102,7 @@ class Reach:
         )
 
 
+@typechecked
 @dataclass(frozen=True, eq=False)
 class RedrawnPair(DominatingPair):
     """The pair of a balls-in-bins run whose bins are redrawn in every epoch. `redrawn_pair` builds it.
@@ -148,6 +150,7 @@ class RedrawnPair(DominatingPair):
         return {"redrawn": {name: rounded_digest(values) for name, values in parts.items()}}
 
 
+@typechecked
 def redrawn_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -> RedrawnPair:
     """Returns the dominating pair of a run of `strategy` with `bins` batches per epoch, redrawn in every epoch.
 

@@ -1,7 +1,7 @@
 """Sums over all patterns of a run whose bins are redrawn in every epoch (docs/math.md, section 10).
 
-Arrays have the shape (epochs, samples, bins), so that products with C are batches of large matrix products. Only neighbouring epochs interact, so that a sum over
-bins^epochs patterns is a product of matrices.
+Arrays have the shape (epochs, samples, bins), so that products with C are batches of large matrix products. Only
+neighbouring epochs interact, so that a sum over bins^epochs patterns is a product of matrices.
 """
 
 from __future__ import annotations
