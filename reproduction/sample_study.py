@@ -71,6 +71,6 @@ class Study:
                     ITERATIONS,
                     lambda value: None,
                 )
-                return math.exp(judge(self.problem, optimum, fresh, "study", 1 << 15))
+                return math.exp(judge(self.problem, optimum, fresh, "study", 1 << 15).value)
             except GaltonError:
                 return None

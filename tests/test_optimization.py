@@ -625,7 +625,7 @@ def test_ctrl_c_while_judging_returns_the_best_so_far(at: int, monkeypatch: pyte
 
     judge, seen = search.judge, 0
 
-    def judged(*args: Any, **kwargs: Any) -> float:
+    def judged(*args: Any, **kwargs: Any) -> search.Judgement:
         nonlocal seen
         seen += 1
         if seen == at:

@@ -276,7 +276,7 @@ class Run:
     def _best_start(self, problem: Problem, starts: list[FloatArray]) -> FloatArray:
         """The start with the least objective on fresh draws."""
         try:
-            return min(starts, key=lambda start: judge(problem, start, self.target, "start", 1 << 11))
+            return min(starts, key=lambda start: judge(problem, start, self.target, "start", 1 << 11).value)
         except KeyboardInterrupt:
             raise Interrupted(starts[0]) from None
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
@@ -109,11 +110,27 @@ def design(
     return level
 
 
-def judge(problem: Problem, parameters: FloatArray, target: Target, purpose: str, samples: int = 1 << 14) -> float:
-    """Returns the objective on fresh samples, which the search never saw."""
+class Judgement(NamedTuple):
+    """The objective (a logarithm) on fresh samples, and log sigma there."""
+
+    value: float
+    log_sigma: float
+
+
+def judge(
+    problem: Problem,
+    parameters: FloatArray,
+    target: Target,
+    purpose: str,
+    samples: int | None = None,
+    guess: float | None = None,
+) -> Judgement:
+    """Returns the objective on fresh samples, which the search never saw; `guess` is log sigma nearby, if known."""
     fresh = replace(target, estimator=problem.participation.estimators[0])
-    level = design(problem, parameters, fresh, f"judge {purpose}", samples)
-    return problem.value(parameters, level(problem.statistic(parameters)).log_sigma)
+    samples = samples or 4 * problem.participation.samples
+    level = design(problem, parameters, fresh, f"judge {purpose}", samples, guess)
+    log_sigma = level(problem.statistic(parameters)).log_sigma
+    return Judgement(problem.value(parameters, log_sigma), log_sigma)
 
 
 def descend(
@@ -176,11 +193,11 @@ def search(
     The start is judged too, so that the result is no worse than the start, up to the noise of the judgement.
     """
     name = problem.family.name
-    best, best_value = start, math.inf
+    best, known = start, Judgement(math.inf, math.nan)
     try:
-        best_value = judge(problem, start, target, name)
+        known = judge(problem, start, target, name)
         for refresh in range(refreshes):
-            level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh)
+            level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh, known.log_sigma)
             candidate = descend(
                 lambda parameters: problem.value_and_gradient(parameters, level),  # noqa: B023
                 best,
@@ -188,16 +205,16 @@ def search(
                 lambda value: history.add(name, value),
             )
             try:
-                value = judge(problem, candidate, target, name)
+                judged = judge(problem, candidate, target, name, guess=level(problem.statistic(candidate)).log_sigma)
             except GaltonError:  # without a noise level the point is no candidate
                 break
-            gained = best_value - value
+            gained = known.value - judged.value
             if gained > 0:
-                best, best_value = candidate, value
+                best, known = candidate, judged
             if gained < 1e-3:
                 break
     except Interrupted as stop:
-        raise Interrupted(_better_of(problem, best, best_value, stop.parameters, target)) from None
+        raise Interrupted(_better_of(problem, best, known.value, stop.parameters, target)) from None
     except KeyboardInterrupt:  # while judging or drawing
         raise Interrupted(best) from None
     return best
@@ -208,6 +225,6 @@ def _better_of(
 ) -> FloatArray:
     """The better of two on fresh draws, when the search was cut short."""
     try:
-        return other if judge(problem, other, target, problem.family.name) < known_value else known
+        return other if judge(problem, other, target, problem.family.name).value < known_value else known
     except GaltonError:
         return known
