@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from galton.batching import RedrawnBallsInBins
 from galton.plan import Plan, make_plan
 
 # The same cases on every run, and none that fails because the machine is busy.
@@ -33,8 +31,17 @@ def small_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
         return make_plan(examples=64, batch_size=8, epochs=4, epsilon=4.0, delta=1e-3, strategy="sqrt:8")
 
 
-@pytest.fixture
-def redrawn_plan(small_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """The small plan with batches that are redrawn in every epoch, for which its certificate is none."""
-    monkeypatch.setattr(Plan, "check", lambda self: None)
-    return replace(small_plan, scheme=RedrawnBallsInBins(64, 8, 32))
+@pytest.fixture(scope="session")
+def redrawn_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The small plan with batches that are redrawn in every epoch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
+        return make_plan(
+            examples=64,
+            batch_size=8,
+            epochs=4,
+            epsilon=4.0,
+            delta=1e-3,
+            strategy="sqrt:8",
+            batching="balls-in-bins-redrawn",
+        )

@@ -326,13 +326,21 @@ NOT_TYPED: list[tuple[list[str], str]] = [
         "--strategy = 'sqrt': has 32 bands, too many for cyclic-poisson batches with 8 batches per epoch; "
         "take at most 8",
     ),
-    *(
-        (["--batching", name], f"--batching = '{name}': is not covered by any accountant of galton")
-        for name in ("balls-in-bins-redrawn", "balls-in-bins-redrawn-streaming", "min-separation")
+    (
+        ["--batching", "min-separation"],
+        "--batching = 'min-separation': is not covered by any accountant of galton",
     ),
     (
         ["--batching", "balls-in-bins-redrawn", "--accountant", "balls-in-bins"],
-        "--accountant = 'balls-in-bins': does not cover balls-in-bins-redrawn batches",
+        "--accountant = 'balls-in-bins': does not cover balls-in-bins-redrawn batches; covered by: redrawn",
+    ),
+    (
+        ["--batching", "balls-in-bins-redrawn", "--adjacency", "replace"],
+        "--adjacency = 'replace': is not covered by the accountant redrawn",
+    ),
+    (
+        ["--batching", "balls-in-bins-redrawn", "--strategy", "tree"],
+        "--strategy = 'tree': must be a square matrix for bins redrawn in every epoch",
     ),
 ]
 """Options of a plan that are wrong together: the error names one that was typed, not what follows from it."""

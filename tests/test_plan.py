@@ -17,7 +17,7 @@ import galton
 from galton.accountants import Certified, find_accountant
 from galton.accounting import certify
 from galton.accounting.ledger import Ledger
-from galton.batching import BallsInBins, CyclicPoisson, Poisson, truncation
+from galton.batching import BallsInBins, CyclicPoisson, Poisson, RedrawnBallsInBins, truncation
 from galton.errors import InvalidArgument, InvalidFile
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Adjacency, Guarantee
@@ -149,7 +149,7 @@ def test_a_forged_plan_with_right_hashes_does_not_hold_together(
 
 
 @pytest.fixture(scope="module")
-def plans(small_plan: Plan) -> dict[str, Plan]:
+def plans(small_plan: Plan, redrawn_plan: Plan) -> dict[str, Plan]:
     """Small plans of several accountants."""
     wanted: dict[str, dict[str, Any]] = {
         "unamplified": {"accountant": "unamplified", "strategy": "sqrt:8"},
@@ -158,7 +158,8 @@ def plans(small_plan: Plan) -> dict[str, Plan]:
         "cyclic-poisson": {"batching": "cyclic-poisson", "strategy": "sqrt:2"},
         "mmcc": {"batching": "poisson", "accountant": "mmcc", "strategy": "sqrt:2"},
     }
-    return {"balls-in-bins": small_plan, **{name: make_plan(**SMALL | words) for name, words in wanted.items()}}
+    certified = {"balls-in-bins": small_plan, "redrawn": redrawn_plan}
+    return certified | {name: make_plan(**SMALL | words) for name, words in wanted.items()}
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +214,23 @@ def less_noise(factor: float) -> dict[Place, Change]:
     return {place: times(factor) for place in places}
 
 
+ONE_DRAW = "if it uses this strategy, balls-in-bins batches and noise multiplier"
+"""What a certificate for bins that are drawn once says of the run."""
+
+
+def with_batches_of(scheme: type[BallsInBins], accountant: str) -> dict[Place, Change]:
+    """Batches of another kind, in every number of a plan that tells how they are drawn, and their accountant."""
+
+    def cut(old: dict[str, Any]) -> dict[str, Any]:
+        return truncation(scheme(64, 8, 32), old["physical"]).to_json()
+
+    return {
+        (*SCHEME, "kind"): to(scheme.kind),
+        TRUNCATION: cut,
+        ("evidence", "accountant"): to(accountant),
+    }
+
+
 CERTIFICATE, TRUNCATION, STATEMENT = ("evidence", "certificate"), ("batching", "truncation"), ("evidence", "statement")
 LEAK, SCHEME = ("guarantee", "if_batches_leak"), ("batching", "scheme")
 FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
@@ -239,7 +257,7 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
             (*CERTIFICATE, "delta"): to(0.95),
             (*CERTIFICATE, "delta_upper"): to(0.95),
             (*CERTIFICATE, "by_direction", 0, "delta_upper"): to(0.95),
-            (*CERTIFICATE, "statement"): to("(4, 0.95)-DP under add-or-remove adjacency"),
+            (*CERTIFICATE, "statement"): to(f"(4, 0.95)-DP under add-or-remove adjacency, {ONE_DRAW}"),
         },
         "delta = ",
     ),
@@ -271,7 +289,7 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
         {
             (*CERTIFICATE, "attempts"): to(1000),
             (*CERTIFICATE, "failure_probability"): to(1e-3),
-            (*CERTIFICATE, "statement"): to("(4, 0.001994)-DP under add-or-remove adjacency"),
+            (*CERTIFICATE, "statement"): to(f"(4, 0.001994)-DP under add-or-remove adjacency, {ONE_DRAW}"),
         },
         "delta = ",
     ),
@@ -341,6 +359,37 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
     ),
     "exact and failing": ("shuffled", {(*STATEMENT, "failure_probability"): to(1.0)}, "failure_probability = 1.0"),
     "an unknown standing": ("shuffled", {(*STATEMENT, "standing"): to("x")}, "statement.standing = 'x'"),
+    "bins drawn once": ("redrawn", {(*SCHEME, "kind"): to("balls-in-bins")}, "does not cover"),
+    "bins drawn once, with their accountant": (
+        "redrawn",
+        with_batches_of(BallsInBins, "balls-in-bins"),
+        "evidence.participation = 'redrawn'",
+    ),
+    "bins drawn once, certified": (
+        "redrawn",
+        {**with_batches_of(BallsInBins, "balls-in-bins"), (*CERTIFICATE, "participation"): to("bins")},
+        "statement = ",
+    ),
+    "bins drawn once, unnamed": (
+        "redrawn",
+        {**with_batches_of(BallsInBins, "balls-in-bins"), CERTIFICATE: without("participation")},
+        "statement = ",
+    ),
+    "bins redrawn": ("balls-in-bins", {(*SCHEME, "kind"): to("balls-in-bins-redrawn")}, "does not cover"),
+    "bins redrawn, with their accountant": (
+        "balls-in-bins",
+        with_batches_of(RedrawnBallsInBins, "redrawn"),
+        "evidence.participation = 'bins'",
+    ),
+    "bins redrawn, certified": (
+        "balls-in-bins",
+        {
+            **with_batches_of(RedrawnBallsInBins, "redrawn"),
+            CERTIFICATE: lambda old: {**old, "participation": "redrawn"},
+        },
+        "statement = ",
+    ),
+    "an unknown participation": ("redrawn", {(*CERTIFICATE, "participation"): to("x")}, "participation = 'x'"),
     "unknown batches": ("balls-in-bins", {(*SCHEME, "kind"): to("x")}, "kind = 'x'"),
     "larger batches": ("balls-in-bins", {(*SCHEME, "bins"): to(4)}, "bins = 4"),
     "larger batches by chance": ("poisson", {(*SCHEME, "batch_size"): to(16.0)}, "batch_size = 16.0"),
@@ -422,7 +471,7 @@ def places_in(body: Any, above: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield from places_in(value, (*above, name))
 
 
-@pytest.mark.parametrize("kind", ["balls-in-bins", "shuffled", "poisson"])
+@pytest.mark.parametrize("kind", ["balls-in-bins", "redrawn", "shuffled", "poisson"])
 def test_no_value_of_a_plan_may_have_another_type(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     for place, value in places_in(json.loads((folders[kind] / PLAN).read_text())):
         for other in OTHER_TYPES[type(value)]:
@@ -432,7 +481,7 @@ def test_no_value_of_a_plan_may_have_another_type(folders: dict[str, Path], tmp_
             shutil.rmtree(tmp_path / "plan")
 
 
-@pytest.mark.parametrize("kind", ["balls-in-bins", "poisson"])
+@pytest.mark.parametrize("kind", ["balls-in-bins", "redrawn", "poisson"])
 def test_no_field_of_a_plan_may_be_missing(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     for place, _ in places_in(json.loads((folders[kind] / PLAN).read_text())):
         *above, name = place

@@ -17,9 +17,8 @@ from galton.accounting import Certificate, Ledger, Options
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.batching import Scheme
 from galton.batching.laws import Law
-from galton.errors import InvalidArgument
+from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Adjacency, Direction, Guarantee
-from galton.pair import Pair
 from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
 
@@ -307,14 +306,14 @@ class Accountant(ABC):
         remedy = f"cannot be optimised for the accountant {self.name}; take {self.default_strategy}"
         raise InvalidArgument("strategy", family, remedy)
 
-    def pair(self, run: Run) -> Pair | None:
-        """Returns the dominating pair that the analysis rests on, bin by bin, if it rests on one.
+    def gram(self, run: Run) -> FloatArray | None:
+        """Returns the products of modes, or of columns of C, that the analysis rests on, if it rests on such.
 
         Args:
           run: strategy, batches and noise of the run.
 
         Returns:
-          The pair, or None where the analysis is another.
+          The products, in the shape of the attack's `gram`; None where there is nothing to compare.
         """
         return None
 
@@ -344,7 +343,8 @@ class Accountant(ABC):
             "plan",
             self.name,
             f"the accountant {self.name} has no exact attack on {run.scheme.name} batches with this strategy: audited "
-            "are runs with bins, and (cyclic) Poisson runs whose C has at most as many bands as there are groups",
+            "are runs with bins (redrawn in every epoch: of at most 4,096 rounds, or of at most one band more than "
+            "bins), and (cyclic) Poisson runs whose C has at most as many bands as there are groups",
         )
 
     def stated(self, guarantee: Guarantee) -> Statement:
