@@ -59,6 +59,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
         Guarantee(2, 0.03, adjacency) for adjacency in (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE)
     )
     usual: dict[str, Any] = {"epsilon": plain, "examples": 64, "batch_size": 8, "epochs": 4, "strategy": "sqrt:8"}
+    usual["batching"] = "balls-in-bins"
     directly: dict[str, dict[str, Any]] = {
         "bins": {"options": Options(seed=1)},
         "small delta": {"epsilon": Guarantee(4, 1e-3), "options": Options(seed=1)},

@@ -30,7 +30,7 @@ COMMANDS: dict[str, list[str]] = {
     "compare": ["compare", *SIZE, *TARGET, "--mechanisms", "dpsgd-unamplified", "--baseline", "dpsgd-unamplified"],
     "plan": [
         *("plan", "--examples", "64", "--batch-size", "8", "--epochs", "4", "--epsilon", "4", "--delta", "1e-3"),
-        *("--strategy", "sqrt:8", "--output", "{new}"),
+        *("--strategy", "sqrt:8", "--batching", "balls-in-bins", "--output", "{new}"),
     ],
     "verify": ["verify", "{plan}"],
     "sign": ["sign", "{plan}", "--key", "{small}"],

@@ -294,7 +294,9 @@ class Accountant(ABC):
         """
         return Calculated.from_json(value)
 
-    def optimum(self, family: str, setting: Setting, options: Options, tau: float) -> Optimum:
+    def optimum(
+        self, family: str, setting: Setting, options: Options, tau: float, start: Strategy | None = None
+    ) -> Optimum:
         """Returns the C of a family with the least error under this analysis.
 
         Args:
@@ -302,6 +304,7 @@ class Accountant(ABC):
           setting: the run.
           options: seed, workers and progress.
           tau: room that the noise leaves for a proof, as a factor of delta.
+          start: a member of the family to start a shorter search from.
         """
         remedy = f"cannot be optimised for the accountant {self.name}; take {self.default_strategy}"
         raise InvalidArgument("strategy", family, remedy)
