@@ -74,6 +74,7 @@ class Compared:
       candidates: of these, what a plan that looks for the best strategy considers.
       references: of these, what every plan is compared with: must take seconds.
       optimised: families whose optimum is a row too (and a candidate), with words for each; all but the first are slow.
+      slow_optima: whether the first is slow, too.
       suffix: of the names of those rows.
       slow: whether its rows are left out unless asked for by name.
     """
@@ -83,6 +84,7 @@ class Compared:
     candidates: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     optimised: Mapping[str, str] = field(default_factory=dict)
+    slow_optima: bool = False
     suffix: str = ""
     slow: bool = False
 

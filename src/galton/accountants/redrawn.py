@@ -37,6 +37,7 @@ class RedrawnBins(MonteCarlo):
             "blt:4+scale": "BLT with 4 buffers and a weight per round",
             "toeplitz:8+scale": "8 Toeplitz bands with a weight per round",
         },
+        slow_optima=True,
         suffix="-redrawn",
     )
     statement: ClassVar[Statement] = Statement(
