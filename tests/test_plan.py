@@ -31,7 +31,7 @@ from tests.test_cli import galton as command
 
 SIZES: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4}
 SMALL: dict[str, Any] = {**SIZES, "epsilon": 4.0, "delta": 1e-3}
-ONCE = {"batching": "balls-in-bins"}
+ONCE: dict[str, Any] = {"batching": "balls-in-bins"}
 CLAIMS = {adjacency: Guarantee(4.0, 1e-3, adjacency) for adjacency in Adjacency}
 
 
@@ -583,7 +583,7 @@ def test_other_batchings_have_their_own_accountants() -> None:
 
 
 def test_truncation_is_taken_off_delta_or_refused() -> None:
-    words = {**SIZES, "strategy": "sqrt:8", "batching": "balls-in-bins"}
+    words = SIZES | ONCE | {"strategy": "sqrt:8"}
     with pytest.raises(InvalidArgument, match="truncation would cost"):
         make_plan(4.0, 1e-3, **words, padded_batch_size=8)
     free = make_plan(CLAIMS[Adjacency.ZERO_OUT], **words, padded_batch_size=8)
@@ -649,7 +649,8 @@ def test_a_plan_that_names_no_batching_has_the_lesser_error(
     rejected = plan.alternatives[0]
     level = {"sqrt:8-balls-in-bins": 0.675, "sqrt:8-redrawn": redrawn}[rejected.name]
     unit = plan.rmse / plan.noise_multiplier
-    assert (rejected.rmse, rejected.standing) == (pytest.approx(level * unit), "estimate")
+    assert rejected.rmse == pytest.approx(level * unit)
+    assert rejected.standing == "estimate"
     errors = sorted((0.675 * unit, redrawn * unit), key=lambda error: error == rejected.rmse)
     assert said[0].startswith(f"{chosen}: error ")
     assert all(f"{error:.5g}" in said[0] for error in errors)
