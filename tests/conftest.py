@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from galton.batching import RedrawnBallsInBins
 from galton.plan import Plan, make_plan
 
 # The same cases on every run, and none that fails because the machine is busy.
@@ -16,6 +15,9 @@ settings.register_profile(
     "galton", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("galton")
+
+SIZES: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4}
+SMALL: dict[str, Any] = SIZES | {"epsilon": 4.0, "delta": 1e-3, "strategy": "sqrt:8"}
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +32,12 @@ def small_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """A certified plan that takes seconds: 64 examples, 4 epochs of 8 batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
-        return make_plan(examples=64, batch_size=8, epochs=4, epsilon=4.0, delta=1e-3, strategy="sqrt:8")
+        return make_plan(**SMALL, batching="balls-in-bins")
 
 
-@pytest.fixture
-def redrawn_plan(small_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """The small plan with batches that are redrawn in every epoch, for which its certificate is none."""
-    monkeypatch.setattr(Plan, "check", lambda self: None)
-    return replace(small_plan, scheme=RedrawnBallsInBins(64, 8, 32))
+@pytest.fixture(scope="session")
+def redrawn_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The small plan with batches that are redrawn in every epoch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
+        return make_plan(**SMALL, batching="balls-in-bins-redrawn")

@@ -52,7 +52,7 @@ UNAMPLIFIED = ACCOUNTANTS["unamplified"]
 
 # Names, adjacencies, and the batches that are covered.
 
-NAMES = ("balls-in-bins", "poisson", "cyclic-poisson", "mmcc", "allocation", "unamplified")
+NAMES = ("balls-in-bins", "redrawn", "poisson", "cyclic-poisson", "mmcc", "allocation", "unamplified")
 TWO_SIDED = {"balls-in-bins", "unamplified"}
 """Accountants that cover an example's exchange for any other, too."""
 
@@ -97,8 +97,8 @@ def test_an_adjacency_that_is_not_supported_is_refused(name: str, adjacency: Adj
 COVERED: list[tuple[Scheme, tuple[str, ...]]] = [
     (BallsInBins(1000, 7, 17), ("balls-in-bins", "allocation", "unamplified")),
     (StreamingBallsInBins(1000, 7, 17), ("balls-in-bins", "allocation", "unamplified")),
-    (RedrawnBallsInBins(1000, 7, 17), ()),
-    (StreamingRedrawnBallsInBins(1000, 7, 17), ()),
+    (RedrawnBallsInBins(1000, 7, 17), ("redrawn",)),
+    (StreamingRedrawnBallsInBins(1000, 7, 17), ("redrawn",)),
     (Poisson(1000, 50, 17), ("poisson", "mmcc")),
     (CyclicPoisson(1000, 50, 4, 17), ("cyclic-poisson",)),
     (MinSeparation(1000, 50, 4, 17), ()),

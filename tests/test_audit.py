@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from galton.accountants import ACCOUNTANTS, Calculated, find_accountant
+from galton.accountants import ACCOUNTANTS, Calculated, Run, find_accountant
+from galton.accountants.attacks import unknown_pattern
 from galton.accounting import Options
 from galton.audit import Audit, RealSystem, audit
 from galton.audit.audit import certified_epsilon
@@ -58,6 +59,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
         Guarantee(2, 0.03, adjacency) for adjacency in (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE)
     )
     usual: dict[str, Any] = {"epsilon": plain, "examples": 64, "batch_size": 8, "epochs": 4, "strategy": "sqrt:8"}
+    usual["batching"] = "balls-in-bins"
     directly: dict[str, dict[str, Any]] = {
         "bins": {"options": Options(seed=1)},
         "small delta": {"epsilon": Guarantee(4, 1e-3), "options": Options(seed=1)},
@@ -69,6 +71,8 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
         "conditional": {"strategy": "sqrt:4", "batching": "poisson", "accountant": "mmcc"},
         "conditional, independent": {"strategy": "identity", "batching": "poisson", "accountant": "mmcc"},
         "independent": {"strategy": "identity", "options": Options(seed=1)},
+        "redrawn": {"batching": "balls-in-bins-redrawn", "options": Options(seed=1)},
+        "redrawn, long memory": {"strategy": "sqrt", "batching": "balls-in-bins-redrawn", "options": Options(seed=1)},
     }
 
     def variant(kind: str) -> Plan:
@@ -97,6 +101,11 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
             claim = plan.claim
             evidence = Calculated(accountant.name, plan.noise_multiplier, claim, accountant.stated(claim))
             return replace(plan, evidence=evidence)
+        if kind == "redrawn, streaming":
+            return replace(get("redrawn"), scheme=StreamingRedrawnBallsInBins(64, 8, 32))
+        if kind == "redrawn, truncated":
+            plan = get("redrawn")
+            return replace(plan, guarantee=zero_out, padded_batch_size=10, truncation=truncation(plan.scheme, 10))
         assert kind == "streaming"
         return replace(bins, scheme=StreamingBallsInBins(64, 8, 32))
 
@@ -201,6 +210,7 @@ def test_whitening_undoes_the_correlation(strategy: Toeplitz | Tree) -> None:
 AUDITED = (
     *("bins", "one bin", "streaming", "replace", "truncated", "known bins", "fixed order"),
     *("tree", "cyclic Poisson", "Poisson", "conditional, independent", "allocation"),
+    *("redrawn", "redrawn, streaming", "redrawn, truncated", "redrawn, long memory"),
 )
 
 
@@ -617,6 +627,37 @@ def test_bugs_planted_in_redrawn_batches_are_caught(
     failing = {check.name for check in verdicts if not check.passed}
     assert caught <= failing, failing
     assert failing or planted is Planted
+
+
+@pytest.mark.parametrize(("planted", "caught"), [(DrawnOnce, "batches redraws"), (TwoBins, "batches structure")])
+def test_an_audit_of_redrawn_batches_catches_bugs(
+    plans: Callable[[str], Plan], planted: type[Planted], caught: str
+) -> None:
+    plan = plans("redrawn")
+    audited = audit(plan, trials=8000, seed=4, system=system_of(plan, planted))
+    assert not audited.consistent
+    assert caught in failed(audited)
+
+
+@pytest.mark.parametrize(("bands", "rounds", "error"), [(1, 12, 0), (3, 12, 0), (3, 10, 0), (5, 12, 0), (12, 12, 1e-3)])
+def test_the_ratio_of_redrawn_bins_is_that_of_all_patterns(bands: int, rounds: int, error: float) -> None:
+    """Against the mixture over all 64 patterns; with more than bins + 1 bands the ratio is close to it."""
+    random, strategy = np.random.default_rng(3), square_root(rounds, bands)
+    run = Run(strategy, RedrawnBallsInBins(20, 4, rounds), 4, 0.7)
+    attack = unknown_pattern(run, Whitening(strategy))
+    scaled = strategy.matrix() / run.sigma
+    takes_part = np.zeros((12, 64))
+    for epoch, bins in enumerate(np.indices((4, 4, 4)).reshape(3, 64)):
+        takes_part[4 * epoch + bins, np.arange(64)] = 1
+    modes = scaled @ takes_part[:rounds]
+    points = random.standard_normal((rounds, 50)) + modes[:, random.integers(64, size=50)]
+    exact = np.log(np.exp(modes.T @ points - (modes**2).sum(axis=0)[:, None] / 2).mean(axis=0))
+    none = np.zeros(50, np.int64)
+    assert attack.ratio(scaled.T @ points, none) == pytest.approx(exact, abs=error or 1e-9)
+    with_canary, without = attack.model(random, np.zeros(100_000, np.int64))
+    for ratios in (-with_canary, without):  # E_P exp(-L) = E_Q exp(L) = 1
+        values = np.exp(ratios)
+        assert values.mean() == pytest.approx(1, abs=5 * values.std() / np.sqrt(values.size) + error)
 
 
 @dataclass(frozen=True, eq=False)

@@ -225,7 +225,7 @@ def test_forged_fields_are_refused(body: dict[str, Any], where: Place, value: An
         Certificate.from_json(body)
 
 
-NAMES = [name for name in (field.name for field in fields(Certificate)) if name != "guarantee"]
+NAMES = [field.name for field in fields(Certificate) if field.name not in ("guarantee", "participation")]
 NAMES += ["epsilon", "delta", "adjacency"]
 PLACES: list[Place] = [
     *((name,) for name in NAMES),
@@ -244,6 +244,16 @@ def test_every_field_is_looked_at(body: dict[str, Any], where: Place) -> None:
     del around(body, where)[where[-1]]
     with pytest.raises(InvalidArgument, match="too many or missing"):
         Certificate.from_json(body)
+
+
+@pytest.mark.parametrize("value", [None, 1, "", "Bins", "redrawn"])
+def test_a_certificate_that_names_no_participation_is_for_bins_drawn_once(body: dict[str, Any], value: Any) -> None:
+    """As galton 0.1 wrote it; one that names another must say so in its statement."""
+    assert "participation" not in body
+    assert Certificate.from_json(body).participation == "bins"
+    assert Certificate.from_json(body | {"participation": "bins"}).to_json() == body
+    with pytest.raises(InvalidArgument):
+        Certificate.from_json(body | {"participation": value})
 
 
 @pytest.mark.parametrize("where", [("more",), (*FIRST, "more"), ("guarantee",)], ids=str)

@@ -35,6 +35,7 @@ from galton.guarantee import Adjacency
 from galton.optimization import optimize
 from galton.optimization.amplified import METHODS
 from galton.optimization.noise_level import ESTIMATORS
+from galton.optimization.participation import PARTICIPATIONS as WAYS
 from galton.optimization.problem import OBJECTIVES
 from galton.optimization.unamplified import PARTICIPATIONS
 from galton.plan import make_plan
@@ -148,6 +149,25 @@ def test_people_get_a_table_and_nothing_on_stderr(command: str) -> None:
     assert result.code == 0
     assert "4 batches" in result.out
     assert result.err == ""
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_redrawn_bins_are_accounted_for_and_named(command: str) -> None:
+    redrawn = ["--participation", "redrawn"]
+    answer = read(galton(command, "sqrt:2", *SMALL, *COMMANDS[command], *QUICK, *redrawn, "--json"))
+    assert answer["participation"] == "redrawn"
+    assert read(galton(command, "sqrt:2", *SMALL, *COMMANDS[command], *QUICK, "--json"))["participation"] == "bins"
+    table = galton(command, "sqrt:2", *SMALL, *COMMANDS[command], *QUICK, *redrawn).out
+    assert "3 epochs of 4 batches, participation redrawn" in " ".join(table.split())
+
+
+@SLOW
+def test_calibrate_and_optimize_tell_the_error_of_redrawn_bins() -> None:
+    words = [*SMALL, *COMMANDS["calibrate"], "--participation", "redrawn", "--seed", "1", "--json"]
+    square = read(galton("calibrate", "sqrt:2", *words))
+    best = read(galton("optimize", "toeplitz:2", *words, "--samples", "256", "--iterations", "4"))
+    assert best["participation"] == "redrawn"
+    assert 0.9 * square["rmse"] < best["rmse"] < 1.02 * square["rmse"]
 
 
 def test_help_needs_neither_jax_nor_scipy() -> None:
@@ -468,9 +488,14 @@ ALLOWED = {
     ("optimize", "objective"): OBJECTIVES,
     ("optimize", "method"): METHODS,
     ("optimize", "estimator"): ESTIMATORS,
-    ("optimize", "participation"): (AMPLIFIED, *PARTICIPATIONS),
+    ("optimize", "participation"): (*AMPLIFIED, *PARTICIPATIONS),
+    **{(command, "participation"): tuple(WAYS) for command in ("delta", "epsilon", "profile", "calibrate", "certify")},
     ("optimize", "plot"): FORMATS,
 }
+
+
+def test_the_ways_to_take_part_under_amplification_are_those_of_python() -> None:
+    assert tuple(WAYS) == AMPLIFIED
 
 
 @pytest.mark.parametrize(("command", "option"), ALLOWED)

@@ -30,7 +30,7 @@ COMMANDS: dict[str, list[str]] = {
     "compare": ["compare", *SIZE, *TARGET, "--mechanisms", "dpsgd-unamplified", "--baseline", "dpsgd-unamplified"],
     "plan": [
         *("plan", "--examples", "64", "--batch-size", "8", "--epochs", "4", "--epsilon", "4", "--delta", "1e-3"),
-        *("--strategy", "sqrt:8", "--output", "{new}"),
+        *("--strategy", "sqrt:8", "--batching", "balls-in-bins", "--output", "{new}"),
     ],
     "verify": ["verify", "{plan}"],
     "sign": ["sign", "{plan}", "--key", "{small}"],
@@ -112,6 +112,10 @@ CASES: list[Case] = [
         ("--delta", "0", "--delta = 0.0: must lie strictly between 0 and 1"),
     ),
     *rows(
+        ANALYSING,
+        ("--participation", "x", "--participation = 'x': must be one of bins, redrawn"),
+    ),
+    *rows(
         ("calibrate", "certify", "optimize"),
         ("--tau", "1", "--tau = 1.0: must lie between 1.001 and 1000"),
     ),
@@ -141,7 +145,7 @@ CASES: list[Case] = [
         ("optimize", "classical"),
         ("--output", "c.txt", "--output = 'c.txt': must be the name of a .json file"),
         ("--objective", "x", "--objective = 'x': must be one of rmse, max"),
-        ("--participation", "x", "--participation = 'x': must be one of balls-in-bins"),
+        ("--participation", "x", "--participation = 'x': must be one of bins, redrawn, fixed-order, min-separation"),
         ("--plot", "c.txt", "--plot = 'c.txt': must end in .png"),
     ),
     *rows(
@@ -157,16 +161,16 @@ CASES: list[Case] = [
     ("delta", "extra", "1", "Got unexpected extra argument"),
     *rows(
         ("classical",),
-        ("--plot", "c.png", "--plot = 'c.png': is for balls-in-bins"),
-        ("--tau", "3", "--tau = 3.0: is for balls-in-bins"),
-        ("--samples", "4096", "--samples = 4096: is for balls-in-bins"),  # though it is the default
-        ("--confidence", "0.3", "--confidence = 0.3: is for balls-in-bins"),
-        ("--workers", "7", "--workers = 7: is for balls-in-bins"),
-        ("--seed", "0", "--seed = 0: is for balls-in-bins"),
-        ("--cluster", "x", "--cluster = 'x': is for balls-in-bins"),
-        ("--method", "paper", "--method = 'paper': is for balls-in-bins"),
-        ("--estimator", "plain", "--estimator = 'plain': is for balls-in-bins"),
-        ("--iterations", "5", "--iterations = 5: is for balls-in-bins"),
+        ("--plot", "c.png", "--plot = 'c.png': is for bins"),
+        ("--tau", "3", "--tau = 3.0: is for bins"),
+        ("--samples", "4096", "--samples = 4096: is for bins"),  # as many as are the default
+        ("--confidence", "0.3", "--confidence = 0.3: is for bins"),
+        ("--workers", "7", "--workers = 7: is for bins"),
+        ("--seed", "0", "--seed = 0: is for bins"),
+        ("--cluster", "x", "--cluster = 'x': is for bins"),
+        ("--method", "paper", "--method = 'paper': is for bins"),
+        ("--estimator", "plain", "--estimator = 'plain': is for bins"),
+        ("--iterations", "5", "--iterations = 5: is for bins"),
     ),
     *rows(
         ("compare",),
@@ -326,13 +330,21 @@ NOT_TYPED: list[tuple[list[str], str]] = [
         "--strategy = 'sqrt': has 32 bands, too many for cyclic-poisson batches with 8 batches per epoch; "
         "take at most 8",
     ),
-    *(
-        (["--batching", name], f"--batching = '{name}': is not covered by any accountant of galton")
-        for name in ("balls-in-bins-redrawn", "balls-in-bins-redrawn-streaming", "min-separation")
+    (
+        ["--batching", "min-separation"],
+        "--batching = 'min-separation': is not covered by any accountant of galton",
     ),
     (
         ["--batching", "balls-in-bins-redrawn", "--accountant", "balls-in-bins"],
-        "--accountant = 'balls-in-bins': does not cover balls-in-bins-redrawn batches",
+        "--accountant = 'balls-in-bins': does not cover balls-in-bins-redrawn batches; covered by: redrawn",
+    ),
+    (
+        ["--batching", "balls-in-bins-redrawn", "--adjacency", "replace"],
+        "--adjacency = 'replace': is not covered by the accountant redrawn",
+    ),
+    (
+        ["--batching", "balls-in-bins-redrawn", "--strategy", "tree"],
+        "--strategy = 'tree': must be a square matrix for bins redrawn in every epoch",
     ),
 ]
 """Options of a plan that are wrong together: the error names one that was typed, not what follows from it."""
@@ -341,6 +353,27 @@ NOT_TYPED: list[tuple[list[str], str]] = [
 @pytest.mark.parametrize(("words", "message"), NOT_TYPED, ids=[" ".join(words)[:60] for words, _ in NOT_TYPED])
 def test_a_plan_blames_what_was_typed(words: list[str], message: str, places: dict[str, str]) -> None:
     check_refused([*COMMANDS["plan"], *words], message, places)
+
+
+REDRAWN: list[tuple[str, list[str], str]] = [
+    *(
+        (command, ["--merge", "2"], "--merge = 2: is for bins that are drawn once, not redrawn")
+        for command in ANALYSING
+    ),
+    *(
+        (command, ["--adjacency", "replace"], "--adjacency = 'replace': is not covered for bins redrawn in every epoch")
+        for command in ("delta", "epsilon", "profile", "calibrate", "certify", "optimize")
+    ),
+    ("delta", ["--sampler", "maximum"], "--sampler = 'maximum': must be auto, plain or tilted"),
+    ("optimize", ["--estimator", "mixture"], "--estimator = 'mixture': must be one of tilted"),
+]
+
+
+@pytest.mark.parametrize(("command", "words", "message"), REDRAWN)
+def test_what_redrawn_bins_do_not_allow_is_named(
+    command: str, words: list[str], message: str, places: dict[str, str]
+) -> None:
+    check_refused([*COMMANDS[command], "--participation", "redrawn", *words], message, places)
 
 
 @pytest.mark.parametrize(("words", "message"), POSITIONAL, ids=lambda value: " ".join(value)[:30])

@@ -14,22 +14,24 @@ import numpy as np
 import pytest
 
 import galton
-from galton.accountants import Certified, find_accountant
+from galton.accountants import Certified, Evidence, Figure, Standing, Statement, find_accountant
 from galton.accounting import certify
 from galton.accounting.ledger import Ledger
-from galton.batching import BallsInBins, CyclicPoisson, Poisson, truncation
+from galton.batching import BallsInBins, CyclicPoisson, Poisson, RedrawnBallsInBins, truncation
 from galton.errors import InvalidArgument, InvalidFile
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Adjacency, Guarantee
 from galton.pair import dominating_pair
 from galton.plan import Plan, load_plan, make_plan, save_plan, verify_plan
 from galton.plan.folder import PLAN, STRATEGY, SUMS
+from galton.strategies import Strategy
 from tests.forging import fitting, rewrite_sums, with_noise
 from tests.marks import SLOW
 from tests.test_cli import galton as command
 
 SIZES: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4}
 SMALL: dict[str, Any] = {**SIZES, "epsilon": 4.0, "delta": 1e-3}
+ONCE: dict[str, Any] = {"batching": "balls-in-bins"}
 CLAIMS = {adjacency: Guarantee(4.0, 1e-3, adjacency) for adjacency in Adjacency}
 
 
@@ -149,7 +151,7 @@ def test_a_forged_plan_with_right_hashes_does_not_hold_together(
 
 
 @pytest.fixture(scope="module")
-def plans(small_plan: Plan) -> dict[str, Plan]:
+def plans(small_plan: Plan, redrawn_plan: Plan) -> dict[str, Plan]:
     """Small plans of several accountants."""
     wanted: dict[str, dict[str, Any]] = {
         "unamplified": {"accountant": "unamplified", "strategy": "sqrt:8"},
@@ -158,7 +160,8 @@ def plans(small_plan: Plan) -> dict[str, Plan]:
         "cyclic-poisson": {"batching": "cyclic-poisson", "strategy": "sqrt:2"},
         "mmcc": {"batching": "poisson", "accountant": "mmcc", "strategy": "sqrt:2"},
     }
-    return {"balls-in-bins": small_plan, **{name: make_plan(**SMALL | words) for name, words in wanted.items()}}
+    certified = {"balls-in-bins": small_plan, "redrawn": redrawn_plan}
+    return certified | {name: make_plan(**SMALL | words) for name, words in wanted.items()}
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +216,23 @@ def less_noise(factor: float) -> dict[Place, Change]:
     return {place: times(factor) for place in places}
 
 
+ONE_DRAW = "if it uses this strategy, balls-in-bins batches and noise multiplier"
+"""What a certificate for bins that are drawn once says of the run."""
+
+
+def with_batches_of(scheme: type[BallsInBins], accountant: str) -> dict[Place, Change]:
+    """Batches of another kind, in every number of a plan that tells how they are drawn, and their accountant."""
+
+    def cut(old: dict[str, Any]) -> dict[str, Any]:
+        return truncation(scheme(64, 8, 32), old["physical"]).to_json()
+
+    return {
+        (*SCHEME, "kind"): to(scheme.kind),
+        TRUNCATION: cut,
+        ("evidence", "accountant"): to(accountant),
+    }
+
+
 CERTIFICATE, TRUNCATION, STATEMENT = ("evidence", "certificate"), ("batching", "truncation"), ("evidence", "statement")
 LEAK, SCHEME = ("guarantee", "if_batches_leak"), ("batching", "scheme")
 FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
@@ -239,7 +259,7 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
             (*CERTIFICATE, "delta"): to(0.95),
             (*CERTIFICATE, "delta_upper"): to(0.95),
             (*CERTIFICATE, "by_direction", 0, "delta_upper"): to(0.95),
-            (*CERTIFICATE, "statement"): to("(4, 0.95)-DP under add-or-remove adjacency"),
+            (*CERTIFICATE, "statement"): to(f"(4, 0.95)-DP under add-or-remove adjacency, {ONE_DRAW}"),
         },
         "delta = ",
     ),
@@ -271,7 +291,7 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
         {
             (*CERTIFICATE, "attempts"): to(1000),
             (*CERTIFICATE, "failure_probability"): to(1e-3),
-            (*CERTIFICATE, "statement"): to("(4, 0.001994)-DP under add-or-remove adjacency"),
+            (*CERTIFICATE, "statement"): to(f"(4, 0.001994)-DP under add-or-remove adjacency, {ONE_DRAW}"),
         },
         "delta = ",
     ),
@@ -341,6 +361,37 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
     ),
     "exact and failing": ("shuffled", {(*STATEMENT, "failure_probability"): to(1.0)}, "failure_probability = 1.0"),
     "an unknown standing": ("shuffled", {(*STATEMENT, "standing"): to("x")}, "statement.standing = 'x'"),
+    "bins drawn once": ("redrawn", {(*SCHEME, "kind"): to("balls-in-bins")}, "does not cover"),
+    "bins drawn once, with their accountant": (
+        "redrawn",
+        with_batches_of(BallsInBins, "balls-in-bins"),
+        "evidence.participation = 'redrawn'",
+    ),
+    "bins drawn once, certified": (
+        "redrawn",
+        {**with_batches_of(BallsInBins, "balls-in-bins"), (*CERTIFICATE, "participation"): to("bins")},
+        "statement = ",
+    ),
+    "bins drawn once, unnamed": (
+        "redrawn",
+        {**with_batches_of(BallsInBins, "balls-in-bins"), CERTIFICATE: without("participation")},
+        "statement = ",
+    ),
+    "bins redrawn": ("balls-in-bins", {(*SCHEME, "kind"): to("balls-in-bins-redrawn")}, "does not cover"),
+    "bins redrawn, with their accountant": (
+        "balls-in-bins",
+        with_batches_of(RedrawnBallsInBins, "redrawn"),
+        "evidence.participation = 'bins'",
+    ),
+    "bins redrawn, certified": (
+        "balls-in-bins",
+        {
+            **with_batches_of(RedrawnBallsInBins, "redrawn"),
+            CERTIFICATE: lambda old: {**old, "participation": "redrawn"},
+        },
+        "statement = ",
+    ),
+    "an unknown participation": ("redrawn", {(*CERTIFICATE, "participation"): to("x")}, "participation = 'x'"),
     "unknown batches": ("balls-in-bins", {(*SCHEME, "kind"): to("x")}, "kind = 'x'"),
     "larger batches": ("balls-in-bins", {(*SCHEME, "bins"): to(4)}, "bins = 4"),
     "larger batches by chance": ("poisson", {(*SCHEME, "batch_size"): to(16.0)}, "batch_size = 16.0"),
@@ -422,7 +473,7 @@ def places_in(body: Any, above: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield from places_in(value, (*above, name))
 
 
-@pytest.mark.parametrize("kind", ["balls-in-bins", "shuffled", "poisson"])
+@pytest.mark.parametrize("kind", ["balls-in-bins", "redrawn", "shuffled", "poisson"])
 def test_no_value_of_a_plan_may_have_another_type(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     for place, value in places_in(json.loads((folders[kind] / PLAN).read_text())):
         for other in OTHER_TYPES[type(value)]:
@@ -432,7 +483,7 @@ def test_no_value_of_a_plan_may_have_another_type(folders: dict[str, Path], tmp_
             shutil.rmtree(tmp_path / "plan")
 
 
-@pytest.mark.parametrize("kind", ["balls-in-bins", "poisson"])
+@pytest.mark.parametrize("kind", ["balls-in-bins", "redrawn", "poisson"])
 def test_no_field_of_a_plan_may_be_missing(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     for place, _ in places_in(json.loads((folders[kind] / PLAN).read_text())):
         *above, name = place
@@ -532,7 +583,7 @@ def test_other_batchings_have_their_own_accountants() -> None:
 
 
 def test_truncation_is_taken_off_delta_or_refused() -> None:
-    words = {**SIZES, "strategy": "sqrt:8"}
+    words = SIZES | ONCE | {"strategy": "sqrt:8"}
     with pytest.raises(InvalidArgument, match="truncation would cost"):
         make_plan(4.0, 1e-3, **words, padded_batch_size=8)
     free = make_plan(CLAIMS[Adjacency.ZERO_OUT], **words, padded_batch_size=8)
@@ -549,23 +600,120 @@ def test_one_bin_has_a_place_for_an_example_more() -> None:
     plan = make_plan(**{**SMALL, "batch_size": 64}, strategy="sqrt")
     assert (plan.bins, plan.padded_batch_size) == (1, 65)
     assert plan.truncation.delta(4.0) == 0
-    assert make_plan(**SMALL, strategy="sqrt", micro_batch_size=5).padded_batch_size % 5 == 0
+    assert make_plan(**SMALL, **ONCE, strategy="sqrt", micro_batch_size=5).padded_batch_size % 5 == 0
     assert plan.noise_multiplier == pytest.approx(1 / galton.gaussian_mu(4.0, room_for(1e-3)), rel=0.02)
 
 
 @SLOW
 def test_the_default_strategy_is_optimised_and_beats_what_is_not() -> None:
-    plan = make_plan(**{**SMALL, "epochs": 2})
+    plan = make_plan(**{**SMALL, "epochs": 2}, **ONCE)
     assert plan.spec == "blt:4+scale"
     assert plan.strategy.kind == "scaled"
     assert plan.rmse < min(alternative.rmse for alternative in plan.alternatives)
-    other = make_plan(**{**SMALL, "epochs": 2}, strategy="sqrt:8", workload="momentum:0.9")
+    other = make_plan(**{**SMALL, "epochs": 2}, **ONCE, strategy="sqrt:8", workload="momentum:0.9")
     assert other.workload == "momentum:0.9"
+
+
+def figures_of(monkeypatch: pytest.MonkeyPatch, multipliers: dict[str, float]) -> list[str]:
+    """Lets the quick estimates of accountants be these; returns the names of those that were asked."""
+    asked = []
+    for name, multiplier in multipliers.items():
+        accountant = find_accountant(name)
+
+        def estimate(
+            strategy: Strategy, bins: int, claim: Guarantee, name: str = name, level: float = multiplier
+        ) -> Figure:
+            asked.append(name)
+            statement = Statement(claim.adjacency, "bins", Standing.ESTIMATE, "made up")
+            return Figure(level, claim, statement)
+
+        monkeypatch.setattr(accountant, "estimate", estimate)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("redrawn", "chosen"), [(0.6, "balls-in-bins-redrawn"), (0.674, "balls-in-bins"), (0.7, "balls-in-bins")]
+)
+def test_a_plan_that_names_no_batching_has_the_lesser_error(
+    small_plan: Plan, redrawn_plan: Plan, monkeypatch: pytest.MonkeyPatch, redrawn: float, chosen: str
+) -> None:
+    """A tie goes to bins that are drawn once."""
+    figures_of(monkeypatch, {"balls-in-bins": 0.675, "redrawn": redrawn})
+    proofs = {plan.evidence.accountant: plan.evidence for plan in (small_plan, redrawn_plan)}
+    for name, proof in proofs.items():
+        monkeypatch.setattr(find_accountant(name), "prove", lambda *_, proof=proof: proof)
+    said: list[str] = []
+    plan = make_plan(**SMALL, strategy="sqrt:8", notes=said.append)
+    assert plan.scheme.kind == chosen
+    assert plan.evidence is proofs["redrawn" if chosen.endswith("redrawn") else "balls-in-bins"]
+    rejected = plan.alternatives[0]
+    level = {"sqrt:8-balls-in-bins": 0.675, "sqrt:8-redrawn": redrawn}[rejected.name]
+    unit = plan.rmse / plan.noise_multiplier
+    assert rejected.rmse == pytest.approx(level * unit)
+    assert rejected.standing == "estimate"
+    errors = sorted((0.675 * unit, redrawn * unit), key=lambda error: error == rejected.rmse)
+    assert said[0].startswith(f"{chosen}: error ")
+    assert all(f"{error:.5g}" in said[0] for error in errors)
+
+
+ONLY_ONCE: dict[str, tuple[dict[str, Any], str]] = {
+    "one epoch": ({"epochs": 1}, "nothing to redraw"),
+    "one bin": ({"batch_size": 64, "strategy": "sqrt:2"}, "nothing to redraw"),
+    "replace": ({"epsilon": CLAIMS[Adjacency.REPLACE], "delta": None}, "not analysed under replace adjacency"),
+    "accountant": ({"accountant": "unamplified"}, "accountant unamplified is for bins drawn once"),
+    "long": ({"examples": 2048, "batch_size": 2}, "takes long for so many rounds"),
+    "tree": ({"strategy": "tree"}, "must be a square matrix"),
+}
+
+
+@pytest.mark.parametrize("kind", ONLY_ONCE)
+def test_where_redrawn_bins_are_not_compared_a_plan_says_why(
+    small_plan: Plan, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    words, reason = ONLY_ONCE[kind]
+    asked = figures_of(monkeypatch, {"balls-in-bins": 0.675})
+    proved: list[str] = []
+
+    class Enough(Exception):
+        """What follows is a plan like any other."""
+
+    for name in ("balls-in-bins", "redrawn", "unamplified"):
+
+        def prove(*_: object, name: str = name) -> Evidence:
+            proved.append(name)
+            raise Enough
+
+        monkeypatch.setattr(find_accountant(name), "prove", prove)
+    said: list[str] = []
+    with pytest.raises(Enough):
+        make_plan(**{**SMALL, "strategy": "sqrt:8", **words}, notes=said.append)
+    assert said[0].startswith("balls-in-bins: ")
+    assert reason in said[0]
+    assert proved == [words.get("accountant", "balls-in-bins")]
+    assert asked == []
+
+
+def test_the_accountant_of_redrawn_bins_needs_no_batching(redrawn_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_accountant("redrawn"), "prove", lambda *_: redrawn_plan.evidence)
+    assert make_plan(**SMALL, strategy="sqrt:8", accountant="redrawn").scheme == redrawn_plan.scheme
+
+
+@pytest.mark.slow
+def test_by_default_bins_are_redrawn_where_that_helps(tmp_path: Path) -> None:
+    """With few bands and a large epsilon the gain is far above all tolerances; each C is optimised for its batches."""
+    sizes = ["--examples", "64", "--batch-size", "8", "--epochs", "4", "--epsilon", "4", "--delta", "1e-3"]
+    made = command("plan", *sizes, "--strategy", "toeplitz:4", "--seed", "1", "-o", str(tmp_path / "plan"), "--json")
+    printed = json.loads(made.out)
+    assert printed["batching"]["scheme"]["kind"] == "balls-in-bins-redrawn"
+    other = printed["alternatives"][0]
+    assert (other["name"], other["standing"]) == ("toeplitz:4-balls-in-bins", "certified")
+    assert printed["rmse"] < 0.97 * other["rmse"]
+    assert "each with its own C, certified" in printed["notes"][0]
 
 
 @pytest.mark.slow
 def test_best_takes_the_least_error_of_all() -> None:
-    plan = make_plan(**{**SMALL, "epochs": 2}, strategy="best")
+    plan = make_plan(**{**SMALL, "epochs": 2}, **ONCE, strategy="best")
     assert len(plan.alternatives) >= 6
     assert plan.rmse <= 1.02 * min(alternative.rmse for alternative in plan.alternatives)
 
@@ -609,7 +757,7 @@ def test_a_copied_plan_is_the_same_plan(small_plan: Plan, tmp_path: Path) -> Non
 
 def words_of(folder: Path, *more: str) -> list[str]:
     sizes = ["--examples", "64", "--batch-size", "8", "--epochs", "4", "--epsilon", "4", "--delta", "1e-3"]
-    return ["plan", *sizes, "--strategy", "sqrt:8", "-o", str(folder), *more]
+    return ["plan", *sizes, "--strategy", "sqrt:8", "--batching", "balls-in-bins", "-o", str(folder), *more]
 
 
 def test_the_command_line_makes_and_verifies_a_plan(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_batches_for_shuffled_data_need_shuffled_data(small_plan: Plan, tmp_path
         assert run.batch.examples.size
 
 
-def test_batches_for_reshuffled_data_need_reshuffled_data(redrawn_plan: Plan, tmp_path: Path) -> None:
+def test_batches_for_reshuffled_data_need_reshuffled_data(small_plan: Plan, redrawn_plan: Plan, tmp_path: Path) -> None:
     """Data that was shuffled once does not do: an example would stay near its place in every epoch."""
     streaming = replace(redrawn_plan, scheme=StreamingRedrawnBallsInBins(64, 8, 32))
     for words in ({}, {"shuffled": True}):
@@ -191,7 +191,7 @@ def test_batches_for_reshuffled_data_need_reshuffled_data(redrawn_plan: Plan, tm
             opened(streaming, tmp_path / "run", **words)
     with opened(streaming, tmp_path / "run", reshuffled=True, pinned=streaming.digest) as run:
         assert run.batch.examples.size
-    once = replace(redrawn_plan, scheme=StreamingBallsInBins(64, 8, 32))
+    once = replace(small_plan, scheme=StreamingBallsInBins(64, 8, 32))
     with pytest.raises(PlanViolated, match="shuffled once"):
         opened(once, tmp_path / "once", reshuffled=True)
 

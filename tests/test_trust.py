@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from galton import Adjacency, Guarantee, InvalidArgument, InvalidFile, Options, files
-from galton.accountants.balls_in_bins import ATTEMPTS
+from galton.accountants.monte_carlo import ATTEMPTS
 from galton.accounting import default_ledger
 from galton.accounting.certificate import FAILURE_SHARE, target_digest
 from galton.pair import dominating_pair

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from galton.accountants.attacks import Attack
-from galton.accountants.balls_in_bins import SAMPLING, BallsInBins
+from galton.accountants.balls_in_bins import BallsInBins
 from galton.accountants.base import Accountant, Compared
 from galton.accountants.curve import Curve
 from galton.accountants.figure import Figure
@@ -19,10 +19,9 @@ from galton.accountants.statement import Standing, Statement
 from galton.accounting import Options
 from galton.batching import Scheme
 from galton.batching.laws import Law, RandomBin
-from galton.errors import InvalidArgument, count, positive
+from galton.errors import FloatArray, InvalidArgument, count, positive
 from galton.gaussian import gaussian_mu
 from galton.guarantee import Adjacency, Direction, Guarantee
-from galton.pair import Pair
 from galton.strategies import Strategy
 from galton.strategies.toeplitz import check_identity
 from galton.strategies.whitening import Whitening
@@ -102,7 +101,7 @@ class Allocation(Accountant):
     )
     statement: ClassVar[Statement] = Statement(
         adjacency=Adjacency.ADD_OR_REMOVE,
-        sampling=SAMPLING,
+        sampling=BallsInBins.statement.sampling,
         standing=Standing.EXACT,
         source="random allocation by PLD_accounting, rounded up",
     )
@@ -147,8 +146,8 @@ class Allocation(Accountant):
     def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
         return self._sampled.curve(run, guarantee, epsilons, options)
 
-    def pair(self, run: Run) -> Pair | None:
-        return self._sampled.pair(run)
+    def gram(self, run: Run) -> FloatArray | None:
+        return self._sampled.gram(run)
 
     def attack(self, run: Run, adjacency: Adjacency, whitening: Whitening) -> Attack:
         return self._sampled.attack(run, adjacency, whitening)

@@ -30,7 +30,7 @@ class Attack(Protocol):
 
     Attributes:
       weights: (rounds, width); the statistics are weights^T g for noisy sums g.
-      gram: the Gram matrix of the modes, where the attack rests on one.
+      gram: the products that the ratio rests on, as `Accountant.gram` has them; None if there is nothing to compare.
       mirrored: whether the other data set has the opposite canary, instead of none.
       silent: whether trials without canary need no batches.
     """
@@ -151,6 +151,57 @@ class Coins:
         return sides[0], sides[1]
 
 
+@dataclass(frozen=True, eq=False)
+class Patterns:
+    """An observer who knows no bin of any epoch: L = log E_s exp(s.y - s.G.s / 2) over patterns s (section 10).
+
+    y = C^T C g r^2, G = C^T C r^2. If columns of C two epochs apart have no row in common (at most bins + 1 bands), L
+    comes from a recursion over the epochs. Products of columns further apart enter by their averages: the ratio is then
+    a test that is nearly as good, and what it shows is as true. A partial last epoch is filled up with zeros.
+
+    Attributes:
+      matrix: C r, sparse.
+      gram: (2 epochs - 1, bins, bins), G in blocks: within each epoch, then between each epoch and the next.
+      further: (epochs * bins, 1), for each column the sum of its average products with epochs further apart.
+    """
+
+    weights: Any
+    matrix: Any
+    gram: FloatArray
+    further: FloatArray
+    mirrored: bool = False
+    silent: bool = True
+
+    def ratio(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> FloatArray:
+        within, between = np.split(self.gram, [self.gram.shape[0] // 2 + 1])
+        epochs, bins, _ = within.shape
+        fields = np.zeros((epochs * bins, own.size))
+        fields[: statistics.shape[0]] = statistics
+        fields -= np.diagonal(within, axis1=1, axis2=2).reshape(-1, 1) / 2 + self.further
+        logs, reached = np.full(own.size, self.further.sum() / bins / 2), np.ones((bins, own.size))
+        for epoch, field in enumerate(fields.reshape(epochs, bins, own.size)):
+            peak = field.max(axis=0)
+            weight = np.exp(field - peak) / bins * reached
+            total = weight.sum(axis=0)
+            logs += peak + np.log(total)
+            if epoch + 1 < epochs:
+                reached = np.exp(-between[epoch]).T @ (weight / total)
+        return logs
+
+    def worst(self, own: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.ones(own.size, bool)
+
+    def model(self, random: np.random.Generator, own: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+        rounds, (blocks, bins, _) = self.matrix.shape[1], self.gram.shape
+        epochs = blocks // 2 + 1
+        turns = random.integers(bins, size=(epochs, own.size)) + bins * np.arange(epochs)[:, None]
+        takes_part = np.zeros((epochs * bins, own.size))
+        np.put_along_axis(takes_part, turns, 1.0, axis=0)
+        shift = self.matrix @ takes_part[:rounds]
+        noise = random.standard_normal((2, *shift.shape))
+        return self.ratio(self.matrix.T @ (noise[0] + shift), own), self.ratio(self.matrix.T @ noise[1], own)
+
+
 def unknown_bin(run: Run, adjacency: Adjacency, whitening: Whitening) -> Bins:
     """Returns the attack of an observer who does not know the canary's bin."""
     return Bins(*_bins(run, whitening), mirrored=adjacency.sides > 1)
@@ -169,14 +220,35 @@ def _bins(run: Run, whitening: Whitening) -> tuple[NDArray[np.float32], FloatArr
 
 def unknown_coins(run: Run, whitening: Whitening) -> Coins:
     """Returns the attack of an observer who knows the canary's group; C must have at most as many bands as groups."""
-    scale, rounds = run.sigma**-2, run.strategy.rounds
+    matrix = _sparse(run, whitening)
+    square = matrix.T @ matrix
+    groups = period_of(run.scheme)
+    return Coins(square.astype(np.float32).tocsr(), square.diagonal(), groups, run.scheme.sampling_probability)
+
+
+def unknown_pattern(run: Run, whitening: Whitening) -> Patterns:
+    """Returns the attack of an observer who knows no bin of any epoch."""
+    matrix = _sparse(run, whitening)
+    square = (matrix.T @ matrix).tocsr()
+    weights = square.astype(np.float32)
+    bins, epochs = run.bins, -(-run.strategy.rounds // run.bins)
+    square.resize(epochs * bins, epochs * bins)
+    starts = range(0, epochs * bins, bins)
+    within = [square[start : start + bins, start : start + bins].toarray() for start in starts]
+    between = [square[start : start + bins, start + bins : start + 2 * bins].toarray() for start in starts[:-1]]
+    epoch = np.repeat(np.arange(epochs), bins)
+    averages = square @ (epoch[:, None] == np.arange(epochs)) / bins
+    further = np.where(np.abs(epoch[:, None] - np.arange(epochs)) > 1, averages, 0.0).sum(axis=1, keepdims=True)
+    return Patterns(weights, matrix, np.stack(within + between), further)
+
+
+def _sparse(run: Run, whitening: Whitening) -> Any:
+    """C r, column by column."""
+    rounds = run.strategy.rounds
     parts = [
         sparse.csc_array(whitening.columns(start, min(start + _BLOCK, rounds))) for start in range(0, rounds, _BLOCK)
     ]
-    matrix = sparse.hstack(parts, format="csc")
-    square = (matrix.T @ matrix) * scale
-    groups = period_of(run.scheme)
-    return Coins(square.astype(np.float32).tocsr(), square.diagonal(), groups, run.scheme.sampling_probability)
+    return sparse.hstack(parts, format="csc") / run.sigma
 
 
 def period_of(scheme: Scheme) -> int:

@@ -17,9 +17,8 @@ from galton.accounting import Certificate, Ledger, Options
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.batching import Scheme
 from galton.batching.laws import Law
-from galton.errors import InvalidArgument
+from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Adjacency, Direction, Guarantee
-from galton.pair import Pair
 from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
 
@@ -75,6 +74,7 @@ class Compared:
       candidates: of these, what a plan that looks for the best strategy considers.
       references: of these, what every plan is compared with: must take seconds.
       optimised: families whose optimum is a row too (and a candidate), with words for each; all but the first are slow.
+      slow_optima: whether the first is slow, too.
       suffix: of the names of those rows.
       slow: whether its rows are left out unless asked for by name.
     """
@@ -84,6 +84,7 @@ class Compared:
     candidates: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     optimised: Mapping[str, str] = field(default_factory=dict)
+    slow_optima: bool = False
     suffix: str = ""
     slow: bool = False
 
@@ -295,7 +296,9 @@ class Accountant(ABC):
         """
         return Calculated.from_json(value)
 
-    def optimum(self, family: str, setting: Setting, options: Options, tau: float) -> Optimum:
+    def optimum(
+        self, family: str, setting: Setting, options: Options, tau: float, start: Strategy | None = None
+    ) -> Optimum:
         """Returns the C of a family with the least error under this analysis.
 
         Args:
@@ -303,18 +306,19 @@ class Accountant(ABC):
           setting: the run.
           options: seed, workers and progress.
           tau: room that the noise leaves for a proof, as a factor of delta.
+          start: a member of the family to start a shorter search from.
         """
         remedy = f"cannot be optimised for the accountant {self.name}; take {self.default_strategy}"
         raise InvalidArgument("strategy", family, remedy)
 
-    def pair(self, run: Run) -> Pair | None:
-        """Returns the dominating pair that the analysis rests on, bin by bin, if it rests on one.
+    def gram(self, run: Run) -> FloatArray | None:
+        """Returns the products of modes, or of columns of C, that the analysis rests on, if it rests on such.
 
         Args:
           run: strategy, batches and noise of the run.
 
         Returns:
-          The pair, or None where the analysis is another.
+          The products, in the shape of the attack's `gram`; None where there is nothing to compare.
         """
         return None
 
@@ -344,7 +348,8 @@ class Accountant(ABC):
             "plan",
             self.name,
             f"the accountant {self.name} has no exact attack on {run.scheme.name} batches with this strategy: audited "
-            "are runs with bins, and (cyclic) Poisson runs whose C has at most as many bands as there are groups",
+            "are runs with bins (redrawn in every epoch: of at most 4,096 rounds, or of at most one band more than "
+            "bins), and (cyclic) Poisson runs whose C has at most as many bands as there are groups",
         )
 
     def stated(self, guarantee: Guarantee) -> Statement:

@@ -9,9 +9,15 @@ from typing import Any
 from galton.accountants.setting import Run
 from galton.accountants.statement import Standing, Statement
 from galton.accounting import Certificate
+from galton.batching.laws import Law, RandomBin, RedrawnBins
 from galton.errors import InvalidArgument, positive
 from galton.fields import Fields
 from galton.guarantee import Guarantee
+from galton.pair import Pair
+from galton.redrawn import RedrawnPair
+
+CERTIFIED_LAWS: dict[str, type[Law]] = {Pair.participation: RandomBin, RedrawnPair.participation: RedrawnBins}
+"""The law of the examples that a certificate is about, by the name that it has there."""
 
 
 class Evidence(ABC):
@@ -136,6 +142,10 @@ class Certified(Evidence):
         return " The seed of the certificate was chosen by the user: this holds if not chosen for its outcome."
 
     def check(self, run: Run, claim: Guarantee) -> None:
+        law = CERTIFIED_LAWS.get(self.verified.participation)
+        if law is None or not isinstance(run.scheme.law, law):
+            remedy = f"does not describe {run.scheme.kind} batches: the certificate is for a run of another kind"
+            raise InvalidArgument("evidence.participation", self.verified.participation, remedy)
         agree("strategy", self.verified.strategy, run.strategy.digest)
         agree("bins", self.verified.bins, run.bins)
         agree("rounds", self.verified.rounds, run.strategy.rounds)

@@ -7,11 +7,15 @@ from galton.accountants.balls_in_bins import BallsInBins
 from galton.accountants.base import Accountant
 from galton.accountants.mmcc import Mmcc
 from galton.accountants.poisson import CyclicPoisson, Poisson
+from galton.accountants.redrawn import RedrawnBins
 from galton.accountants.unamplified import Unamplified
 from galton.batching import Scheme
 from galton.errors import InvalidArgument, choice
 
-_ALL: tuple[Accountant, ...] = (BallsInBins(), Poisson(), CyclicPoisson(), Mmcc(), Allocation(), Unamplified())
+_ALL: tuple[Accountant, ...] = (
+    *(BallsInBins(), RedrawnBins()),
+    *(Poisson(), CyclicPoisson(), Mmcc(), Allocation(), Unamplified()),
+)
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in _ALL}
 
 

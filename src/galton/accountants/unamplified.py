@@ -70,7 +70,9 @@ class Unamplified(Accountant):
         uppers = tuple(gaussian_delta(epsilon, mu) for epsilon in fine)
         return Curve(tuple(fine), uppers, (), words, guarantee.adjacency)
 
-    def optimum(self, family: str, setting: Setting, options: Options, tau: float) -> Optimum:
+    def optimum(
+        self, family: str, setting: Setting, options: Options, tau: float, start: Strategy | None = None
+    ) -> Optimum:
         return Optimum(unamplified_optimum(family, setting.bins, setting.rounds, setting.workload))
 
     def attack(self, run: Run, adjacency: Adjacency, whitening: Whitening) -> Attack:

@@ -15,11 +15,12 @@ from galton.accounting.deterministic import direction_upper_bound
 from galton.accounting.ledger import AttemptInterrupted, Ledger, default_ledger
 from galton.accounting.options import SEQUENCE, Options, check_tau, derived_seed
 from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
-from galton.errors import InvalidArgument, positive, probability
+from galton.errors import InvalidArgument, choice, positive, probability
 from galton.fields import Fields
 from galton.guarantee import Adjacency, Direction, Guarantee, as_guarantee
 from galton.pair import DominatingPair, Pair
 from galton.provenance import now, versions
+from galton.redrawn import RedrawnPair
 from galton.sampling import choose_sampler, draws
 from galton.typechecking import typechecked
 
@@ -30,6 +31,8 @@ _LADDER = np.array([1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 
 """Multiples of the claimed delta that a rejected verification may still prove."""
 
 ONE_DRAW = Pair.participation
+_BATCHES = {kind.participation: kind.batches for kind in (Pair, RedrawnPair)}
+"""Batches in words, by the participation of certificates."""
 
 _REJECTED = "Rejected: nothing may be claimed"
 """How the statement of a rejected claim begins."""
@@ -174,6 +177,8 @@ class Certificate:
             if field.name == "guarantee":
                 body |= {"epsilon": claim["epsilon"], "delta": claim["delta"]}
                 continue
+            if field.name == "participation" and self.participation == ONE_DRAW:
+                continue  # as galton 0.1 wrote it: plans are read back byte for byte
             if field.name != "by_direction":
                 body[field.name] = files.plain(getattr(self, field.name))
             else:
@@ -196,7 +201,7 @@ class Certificate:
         Returns:
           The certificate.
         """
-        if isinstance(value, dict):  # galton 0.1 knew of no other participation and did not name it
+        if isinstance(value, dict):  # bins that are drawn once are not named
             value = {"participation": ONE_DRAW} | value
         body = Fields("certificate", value, cls, {"guarantee": ("epsilon", "delta", "adjacency")})
         certificate = cls(
@@ -251,6 +256,9 @@ class Certificate:
         words = _stated_guarantee(self.guarantee, total, self.attempts) if self.accepted else _REJECTED
         if words not in self.statement:
             raise InvalidArgument("statement", self.statement, f"must say what the other fields do: {words}")
+        batches = _BATCHES[choice("participation", self.participation, tuple(_BATCHES))]
+        if self.accepted and _stated_run(batches) not in self.statement:
+            raise InvalidArgument("statement", self.statement, f"must say what the other fields do: {batches}")
 
 
 def target_digest(pair: DominatingPair, guarantee: Guarantee) -> str:
@@ -419,6 +427,11 @@ def _stated_guarantee(guarantee: Guarantee, failure: float, attempts: int) -> st
     return f"({guarantee.epsilon:g}, {delta:.6g})-DP under {guarantee.adjacency} adjacency"
 
 
+def _stated_run(batches: str) -> str:
+    """The run that the guarantee is for, in words."""
+    return f"if it uses this strategy, {batches} and noise multiplier"
+
+
 def _statement(
     accepted: bool, guarantee: Guarantee, batches: str, total: float, attempts: int, options: Options
 ) -> str:
@@ -427,7 +440,7 @@ def _statement(
         return f"{_REJECTED}. Trying again, with any multiplier, counts as a further attempt."
     words = (
         f"A run released only because this verification accepted is {_stated_guarantee(guarantee, total, attempts)}, "
-        f"if it uses this strategy, {batches} and noise multiplier."
+        f"{_stated_run(batches)}."
     )
     if options.seed is not None:
         words += " The seed was chosen by the user: this holds only if it was not chosen for its outcome."

@@ -180,10 +180,10 @@ def _ratio_findings(
         two_samples("ratio with canary", inside, model[0], "the log ratio is distributed as analysed"),
         two_samples("ratio without canary", outside, model[1], "the log ratio is distributed as analysed"),
     ]
-    pair = plan.accountant.pair(plan.run)
+    gram = plan.accountant.gram(plan.run)
     comparable = plan.strategy.rows == plan.rounds and not plan.strategy.has_negative
-    if pair is not None and attack.gram is not None and comparable:
-        off = np.abs(pair.gram - attack.gram).max() / pair.gram.max()
+    if gram is not None and attack.gram is not None and comparable:
+        off = np.abs(gram - attack.gram).max() / gram.max()
         findings.append(exact("pair", int(not off < 1e-6), "the attack faces the pair that the accountant analysed"))
     return findings
 

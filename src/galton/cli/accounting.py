@@ -16,11 +16,18 @@ from galton.guarantee import Adjacency, Guarantee
 
 if TYPE_CHECKING:
     from galton.accounting import DeltaEstimate
-    from galton.pair import Pair
+    from galton.pair import DominatingPair
     from galton.strategies import Strategy
 
 
-def _described(spec: str, strategy: Strategy, pair: Pair) -> dict[str, Any]:
+def _merged(pair: DominatingPair) -> int:
+    """How many neighbouring bins share a mode."""
+    from galton.pair import Pair
+
+    return pair.merged if isinstance(pair, Pair) else 1
+
+
+def _described(spec: str, strategy: Strategy, pair: DominatingPair) -> dict[str, Any]:
     """What was analysed: every command's JSON holds it."""
     return {
         "strategy": spec,
@@ -28,20 +35,26 @@ def _described(spec: str, strategy: Strategy, pair: Pair) -> dict[str, Any]:
         "bins": pair.bins,
         "rounds": pair.rounds,
         "epochs": -(-pair.rounds // pair.bins),
-        "merged": pair.merged,
+        "participation": pair.participation,
+        "merged": _merged(pair),
     }
 
 
-def _words(spec: str, pair: Pair) -> tuple[str, str]:
-    words = f"{spec}, {pair.rounds} rounds in {-(-pair.rounds // pair.bins)} epochs of {pair.bins} batches"
-    return "mechanism", words + (f", {pair.merged} bins merged into one mode" if pair.merged > 1 else "")
+def _words(spec: str, pair: DominatingPair) -> tuple[str, str]:
+    epochs, merged = -(-pair.rounds // pair.bins), _merged(pair)
+    words = (
+        f"{spec}, {pair.rounds} rounds in {epochs} epochs of {pair.bins} batches, participation {pair.participation}"
+    )
+    return "mechanism", words + (f", {merged} bins merged into one mode" if merged > 1 else "")
 
 
 def _with_merge_loss(
-    values: dict[str, Any], strategy: Strategy, pair: Pair, epsilon: float, adjacency: Adjacency
+    values: dict[str, Any], strategy: Strategy, pair: DominatingPair, epsilon: float, adjacency: Adjacency
 ) -> None:
     """Adds what merging bins is estimated to cost."""
-    if pair.merged > 1:
+    from galton.pair import Pair
+
+    if isinstance(pair, Pair) and pair.merged > 1:
         from galton.accounting.merging import merge_loss
 
         values["merge_loss"] = merge_loss(strategy, pair, epsilon, adjacency)
@@ -286,7 +299,7 @@ def certify(
     _, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
         certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)
-    values = certificate.to_json()
+    values = certificate.to_json() | {"participation": certificate.participation}
     if output is not None:
         files.write_text(output, json.dumps(values, indent=1, allow_nan=False) + "\n")
     if as_json:

@@ -16,7 +16,10 @@ from galton.guarantee import Adjacency, Guarantee
 from galton.plots import FORMATS
 from galton.strategies.grammar import OPTIMIZATION
 
-AMPLIFIED = "balls-in-bins"
+AMPLIFIED = ("bins", "redrawn")
+"""Ways to take part under amplification; the values of `galton.optimize`."""
+OLD_NAMES = {"balls-in-bins": "bins"}
+"""Names of earlier versions that go on working."""
 _SEARCH = (
     *("plot", "method", "estimator", "iterations", "samples", "tau", "confidence"),
     *(field.name for field in fields(options.Execution)),
@@ -53,10 +56,10 @@ def optimize(
     participation: Annotated[
         str,
         typer.Option(
-            help="How examples take part: balls-in-bins, fixed-order or min-separation. The last two are without "
-            "amplification, and give the classical optimum."
+            help="How examples take part: bins, redrawn, fixed-order or min-separation. Bins are drawn once, or "
+            "redrawn in every epoch; the last two are without amplification, and give the classical optimum."
         ),
-    ] = AMPLIFIED,
+    ] = AMPLIFIED[0],
     method: Annotated[
         str,
         typer.Option(
@@ -68,10 +71,16 @@ def optimize(
         str,
         typer.Option(
             help="Estimator of delta during the search: mixture, tilted or plain.",
-            show_default="mixture; plain for --method paper",
+            show_default="mixture; plain for --method paper; tilted for --participation redrawn",
         ),
     ] = "",
-    samples: Annotated[int, typer.Option(help="Samples per direction and iteration of the search.")] = 4096,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples per direction and iteration of the search.",
+            show_default="4096; 2048 for --participation redrawn",
+        ),
+    ] = None,
     iterations: Annotated[
         int,
         typer.Option(
@@ -102,14 +111,15 @@ def optimize(
     if plot is not None:
         check_plot_path(plot)
     matrix = parse_workload(workload, total)
-    choice("participation", participation, (AMPLIFIED, *PARTICIPATIONS))
-    if participation != AMPLIFIED:
+    participation = OLD_NAMES.get(participation, participation)
+    choice("participation", participation, (*AMPLIFIED, *PARTICIPATIONS))
+    if participation not in AMPLIFIED:
         for name in _SEARCH:
             source = context.get_parameter_source(name)
             if source is not None and source.name == "COMMANDLINE":
                 value = context.params[name]
                 shown = str(value) if isinstance(value, Path) else value
-                raise InvalidArgument(name, shown, "is for balls-in-bins: the classical optimum needs no search")
+                raise InvalidArgument(name, shown, "is for bins: the classical optimum needs no search")
         return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)
     with execution.options(confidence=confidence) as accounting_options:
         optimized = run(
@@ -120,6 +130,7 @@ def optimize(
             workload=matrix,
             objective=objective,
             method=method,
+            participation=participation,
             estimator=estimator,
             samples=samples,
             iterations=iterations,
@@ -143,7 +154,8 @@ def optimize(
     rows = [
         (
             "strategy",
-            f"{optimized.family} for {total} rounds in epochs of {bins} batches, {optimized.strategy.digest[:15]}",
+            f"{optimized.family} for {total} rounds in epochs of {bins} batches, participation {participation}, "
+            f"{optimized.strategy.digest[:15]}",
         ),
         ("target", str(guarantee)),
         ("error", f"{optimized.rmse:.5g} root mean square, {optimized.max_error:.5g} at most ({workload} workload)"),
@@ -152,7 +164,7 @@ def optimize(
         (
             "classical optimum",
             f"error {classical['rmse']:.5g} without amplification, "
-            f"about {classical['balls_in_bins_rmse_estimate']:.5g} with",
+            f"about {classical['balls_in_bins_rmse_estimate']:.5g} with bins drawn once",
         ),
         ("time", f"{optimized.seconds:.1f} s, {len(optimized.history)} iterations, seed {optimized.seed}"),
     ]

@@ -17,7 +17,7 @@ from galton.strategies.grammar import ANALYSIS
 
 if TYPE_CHECKING:
     from galton.accounting import Options
-    from galton.pair import Pair
+    from galton.pair import DominatingPair
     from galton.sampling import Pool
     from galton.strategies import Strategy
 
@@ -113,6 +113,14 @@ Merge = Annotated[
 AllowNegative = Annotated[
     bool, typer.Option("--allow-negative", help="Accept a C with negative entries, at the price of a looser bound.")
 ]
+ParticipationName = Annotated[
+    str,
+    typer.Option(
+        "--participation",
+        help="How examples take part: bins or redrawn. Every example is in one batch of every epoch: in the same one "
+        "in all epochs, or in one that is drawn anew.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on stdout instead of a table.")]
 WorkloadName = Annotated[
     str,
@@ -160,14 +168,19 @@ class Mechanism:
     bins: Bins
     epochs: Epochs
     rounds: Rounds = None
+    participation: ParticipationName = "bins"
     merge: Merge = None
     allow_negative: AllowNegative = False
 
-    def build(self, noise_multiplier: float = 1.0) -> tuple[Strategy, Pair]:
+    def build(self, noise_multiplier: float = 1.0) -> tuple[Strategy, DominatingPair]:
         """Returns strategy and pair."""
         from galton.optimization import resolve_strategy
-        from galton.pair import dominating_pair, groups_for
+        from galton.optimization.participation import ONE_DRAW, find_participation
+        from galton.pair import dominating_pair
 
+        way = find_participation(self.participation)
+        if self.merge is not None and way is not ONE_DRAW:
+            raise InvalidArgument("merge", self.merge, f"is for bins that are drawn once, not {way.name}")
         rounds = total_rounds(self.bins, self.epochs, self.rounds)
         strategy = resolve_strategy(self.strategy, self.bins, rounds, self.allow_negative)
         if strategy.has_negative:
@@ -175,8 +188,9 @@ class Mechanism:
                 "C has negative entries: the pair of |C| is analysed, a valid but looser bound; "
                 "the noise uses C as it is"
             )
-        groups = groups_for(self.bins) if self.merge is None else count("merge", self.merge)
-        return strategy, dominating_pair(strategy, self.bins, noise_multiplier, groups)
+        if self.merge is not None:
+            return strategy, dominating_pair(strategy, self.bins, noise_multiplier, count("merge", self.merge))
+        return strategy, way.pair(strategy, self.bins).at(noise_multiplier)
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,12 @@ def plan(
         ),
     ] = "",
     batching: Annotated[
-        str, typer.Option(help=f"How examples are assigned to batches: {options.listed(PLANNED)}.")
-    ] = "balls-in-bins",
+        str,
+        typer.Option(
+            help=f"How examples are assigned to batches: {options.listed(PLANNED)}.",
+            show_default="balls-in-bins or balls-in-bins-redrawn, whichever has the lesser error",
+        ),
+    ] = "",
     accountant: Annotated[
         str,
         typer.Option(
@@ -78,6 +82,7 @@ def plan(
 
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     check_free(output)
+    notes: list[str] = []
     with execution.options() as accounting_options:
         plan = make_plan(
             guarantee,
@@ -92,13 +97,14 @@ def plan(
             micro_batch_size=micro_batch_size,
             workload=workload,
             options=accounting_options,
+            notes=notes.append,
         )
     save_plan(plan, output)
     for warning in plan.warnings:
         options.warn(warning)
     if as_json:
-        return show.print_json(_summary(plan, output))
-    return show.print_table("plan", _rows(plan, output, batch_size))
+        return show.print_json(_summary(plan, output) | {"notes": notes})
+    return show.print_table("plan", _rows(plan, output, batch_size, notes))
 
 
 @command
@@ -173,13 +179,14 @@ def _summary(plan: Plan, folder: Path) -> dict[str, object]:
     }
 
 
-def _rows(plan: Plan, folder: Path, batch_size: float) -> list[tuple[str, str]]:
+def _rows(plan: Plan, folder: Path, batch_size: float, notes: list[str]) -> list[tuple[str, str]]:
     epochs = "epoch" if plan.epochs == 1 else "epochs"
     size = f"{plan.expected_batch_size:g} examples each, padded to {plan.padded_batch_size}"
     rows = [
         ("guarantee", plan.statement),
         ("if batches leak", plan.leak_statement),
         ("batches", f"{plan.scheme.name}: {plan.epochs} {epochs} of {plan.bins}, {size}"),
+        *(("chosen", note) for note in notes),
         *_other_batch_size(plan, batch_size),
         ("truncation", f"probability {plan.truncation.probability:.2g} in the whole run"),
         ("strategy", f"{plan.spec}, {plan.strategy.digest[:15]}"),

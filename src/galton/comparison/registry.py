@@ -109,7 +109,7 @@ def _all() -> Iterator[Mechanism]:
                 replace(accountant.statement, source="galton, C optimised at this epsilon"),
                 optimized(family, accountant),
                 accountant,
-                slow=index > 0,
+                slow=index > 0 or accountant.compared.slow_optima,
                 candidate=True,
             )
 

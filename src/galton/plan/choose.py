@@ -25,7 +25,9 @@ class Chosen:
     alternatives: tuple[Alternative, ...]
 
 
-def choose(spec: str, accountant: Accountant, setting: Setting, options: Options) -> Chosen:
+def choose(
+    spec: str, accountant: Accountant, setting: Setting, options: Options, start: Strategy | None = None
+) -> Chosen:
     """Returns the strategy that `spec` names.
 
     Args:
@@ -34,6 +36,7 @@ def choose(spec: str, accountant: Accountant, setting: Setting, options: Options
       accountant: the analysis of the sampling.
       setting: bins, epochs, guarantee and workload.
       options: seed, workers and progress of the accountant.
+      start: where a shorter search in a family begins.
     """
     parsed = parse_spec(spec, setting.rounds, PLAN)
     if parsed.source is Source.COMPARISON:
@@ -47,7 +50,7 @@ def choose(spec: str, accountant: Accountant, setting: Setting, options: Options
         return Chosen(resolve_strategy(spec, setting.bins, setting.rounds), None, ())
     aim = setting.with_guarantee(accountant.room(setting.guarantee))
     try:
-        optimum = accountant.optimum(spec, aim, options, PLAN_TAU)
+        optimum = accountant.optimum(spec, aim, options, PLAN_TAU, start)
     except OutsideDesign:
         raise GaltonError(
             f"plan: {spec} cannot be optimised for epsilon {setting.guarantee.epsilon:g} and delta "
