@@ -20,7 +20,7 @@ from benchmarks.certificates import BINS, ROUNDS, quick_multiplier
 from benchmarks.common import markdown, write
 from galton.guarantee import Direction
 from galton.sampling import PlainSampler, draws
-from galton.sampling.frozen import frozen_estimator
+from galton.sampling.toolkits import frozen_estimator
 
 STRATEGIES: dict[str, galton.Strategy] = {
     "identity": galton.identity(ROUNDS),

@@ -26,7 +26,7 @@ from galton.accounting.solve import walk
 from galton.bounds import BOUNDS
 from galton.guarantee import Direction
 from galton.sampling import PlainSampler, draws
-from galton.sampling.frozen import blocks_for, frozen_estimator
+from galton.sampling.toolkits import blocks_for, frozen_estimator
 
 BINS, EPOCHS, TAU = 128, 16, 1.25
 ROUNDS = BINS * EPOCHS
@@ -108,7 +108,7 @@ def quick_multiplier(pair: galton.Pair, epsilon: float, target: float) -> float:
         return lambda other: max(estimator(other, epsilon).delta for estimator in estimators)
 
     start = galton.multiplier_upper_bound(pair, epsilon, target)
-    return walk(design, target, start, (1e-3 * highest, highest), blocks_for(pair.modes))[0]
+    return walk(design, target, start, (1e-3 * highest, highest), blocks_for(pair))[0]
 
 
 def main() -> None:

@@ -36,10 +36,10 @@ from galton.sampling import (
 )
 from galton.sampling.base import Draw, Layout, block_keys, chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
-from galton.sampling.frozen import frozen_estimator
 from galton.sampling.normals import ERROR, TAIL, _from_words, standard_normals
 from galton.sampling.schedule import Pool, Submit
 from galton.sampling.tilted import best_tilt, tilt
+from galton.sampling.toolkits import frozen_estimator
 from galton.strategies import Blt, Dense, Strategy, identity, square_root
 from tests.marks import SLOW, slow_after
 from tests.truth import brute_force, gaussian, random_allocation, two_bins
