@@ -76,7 +76,7 @@ def everything(
         {"mapping": {"a": 1}},
         {"adjacency": "replace"},
         {"guarantee": galton.Guarantee(1.0, 0.1)},
-        {"anything": object()},
+        {"anything": ...},
         {"last": 3},
     ],
     ids=str,

@@ -106,6 +106,28 @@ def check_new(path: Path) -> None:
         raise InvalidFile(f"{path}: is there already, and is not overwritten")
 
 
+def check_target(path: Path) -> None:
+    """Raises `InvalidFile`, before the work begins whose result is to be written to `path`, if it cannot be written.
+
+    It is tried: an empty file of the same name is written to a temporary folder where `path` is to be, which also
+    tells for root, and on file systems that only look as if they could be written to.
+
+    Args:
+      path: a file, or the folder of a plan.
+    """
+    if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+        raise InvalidFile(f"{path}: is a link to another folder; name the file itself")
+    parents = path.absolute().parents
+    try:
+        nearest = next(parent for parent in parents if parent.exists())
+    except OSError as error:
+        raise _write_error(path, error) from None
+    if not nearest.is_dir():
+        raise InvalidFile(f"{path}: cannot be written ({nearest} is not a folder)")
+    with scratch(nearest, path) as folder:
+        (folder / path.name).write_bytes(b"")
+
+
 def is_folder(path: Path) -> bool:
     """Whether there is a folder of this name; raises `InvalidFile` if no file can have it."""
     try:

@@ -30,6 +30,7 @@ def check_plot_path(path: str | Path) -> Path:
         raise InvalidArgument("plot", str(path), "must end in " + ", ".join(FORMATS))
     if files.is_folder(target) or not target.absolute().parent.is_dir():
         raise InvalidArgument("plot", str(path), "must be a file in a folder that exists")
+    files.check_target(target)
     return target
 
 

@@ -292,16 +292,20 @@ def certify(
 ) -> None:
     """Test a privacy claim once, with fresh randomness. Exit code 0 if it is accepted, 3 if it is rejected."""
     from galton import accounting, files
+    from galton.cli.outputs import keep
 
-    if output is not None and files.is_folder(output):
-        raise InvalidArgument("output", str(output), "is a folder; name a file")
+    if output is not None:
+        if files.is_folder(output):
+            raise InvalidArgument("output", str(output), "is a folder; name a file")
+        files.check_target(output)
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     _, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
         certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)
     values = certificate.to_json() | {"participation": certificate.participation}
     if output is not None:
-        files.write_text(output, json.dumps(values, indent=1, allow_nan=False) + "\n")
+        text = json.dumps(values, indent=1, allow_nan=False) + "\n"
+        keep(lambda path: files.write_text(path, text), output)  # the verdict decides the exit code, whatever happens
     if as_json:
         show.print_json(values)
     else:

@@ -68,6 +68,7 @@ def compare(
     Every figure says what it is worth. A repeat is instant.
     """
     from galton.cache import default_cache
+    from galton.cli.outputs import keep
     from galton.comparison import DEFAULT, MECHANISMS, plot_comparison
     from galton.comparison import compare as run
     from galton.plots import check_plot_path
@@ -106,10 +107,10 @@ def compare(
             default_cache().emptied() if fresh else None,
             lambda what, done, total: progress(f"comparing | {what}", done, total),
         )
-    if plot is not None:
-        plot_comparison(comparison, plot)
+    written = plot is None or keep(lambda path: plot_comparison(comparison, path), plot)
     if as_json:
-        return show.print_json(comparison.to_json() | {"plot": str(plot) if plot else None})
+        show.print_json(comparison.to_json() | {"plot": str(plot) if plot else None})
+        raise typer.Exit(0 if written else 2)
     header = (
         "mechanism",
         *(f"eps {epsilon:g}" for epsilon in comparison.epsilons),
@@ -144,7 +145,8 @@ def compare(
     notes.append(("errors", f"in brackets relative to {comparison.baseline}"))
     notes.append(("columns", "buffers: model copies the noise keeps; mults: multiplications a parameter and round"))
     notes.append(("time", f"{comparison.seconds:.1f} s"))
-    return show.print_table("", notes)
+    show.print_table("", notes)
+    raise typer.Exit(0 if written else 2)
 
 
 def _listed(options: list[str]) -> str:

@@ -95,8 +95,9 @@ def optimize(
     as_json: options.AsJson = False,
 ) -> None:
     """Find the matrix C with the least error for a privacy target. Ctrl-C keeps the best so far."""
+    from galton.cli.outputs import keep
     from galton.errors import choice
-    from galton.files import is_folder
+    from galton.files import check_target, is_folder
     from galton.optimization import optimize as run
     from galton.optimization.plot import plot_optimization
     from galton.optimization.unamplified import PARTICIPATIONS
@@ -108,6 +109,8 @@ def optimize(
     total = options.total_rounds(bins, epochs, rounds)
     if output is not None and (is_folder(output) or output.suffix != ".json"):
         raise InvalidArgument("output", str(output), "must be the name of a .json file")
+    if output is not None:
+        check_target(output)
     if plot is not None:
         check_plot_path(plot)
     matrix = parse_workload(workload, total)
@@ -140,15 +143,14 @@ def optimize(
                 f"optimising {stage} | {value:.5g}", index, index + 10
             ),
         )
-    if output is not None:
-        save_strategy(optimized.strategy, output)
-    if plot is not None:
-        plot_optimization(optimized, plot)
+    written = output is None or keep(lambda path: save_strategy(optimized.strategy, path), output)
+    written &= plot is None or keep(lambda path: plot_optimization(optimized, path), plot)
     if optimized.interrupted:
         options.warn("interrupted: this is the best strategy so far, calibrated like any other")
     if as_json:
         files = {"output": str(output) if output else None, "plot": str(plot) if plot else None}
-        return show.print_json(optimized.to_json() | {"workload": workload, "objective_name": objective} | files)
+        show.print_json(optimized.to_json() | {"workload": workload, "objective_name": objective} | files)
+        raise typer.Exit(0 if written else 2)
     classical = optimized.unamplified
     check = optimized.calibration.check
     rows = [
@@ -168,9 +170,10 @@ def optimize(
         ),
         ("time", f"{optimized.seconds:.1f} s, {len(optimized.history)} iterations, seed {optimized.seed}"),
     ]
-    if output is not None:
+    if output is not None and written:
         rows.append(("written", str(output)))
-    return show.print_table("optimised strategy", rows)
+    show.print_table("optimised strategy", rows)
+    raise typer.Exit(0 if written else 2)
 
 
 def _classical(

@@ -77,6 +77,7 @@ def plan(
 
     All of it is written to a new folder, from which training, verify, audit and report take it.
     """
+    from galton.cli.outputs import keep
     from galton.plan import make_plan, save_plan
     from galton.plan.folder import check_free
 
@@ -99,12 +100,14 @@ def plan(
             options=accounting_options,
             notes=notes.append,
         )
-    save_plan(plan, output)
+    written = keep(lambda folder: save_plan(plan, folder), output)
     for warning in plan.warnings:
         options.warn(warning)
     if as_json:
-        return show.print_json(_summary(plan, output) | {"notes": notes})
-    return show.print_table("plan", _rows(plan, output, batch_size, notes))
+        show.print_json(_summary(plan, output) | {"notes": notes})
+    else:
+        show.print_table("plan", _rows(plan, output, batch_size, notes))
+    raise typer.Exit(0 if written else 2)
 
 
 @command

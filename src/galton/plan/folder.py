@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,9 +26,7 @@ def check_free(folder: str | Path) -> Path:
         raise InvalidFile(f"{target}: cannot be read ({error.strerror})") from None
     if taken:
         raise InvalidFile(f"{target}: is there already; a plan needs a folder that is new or empty")
-    parent = next(place for place in target.absolute().parents if place.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise InvalidFile(f"{target}: cannot be made: {parent} is no folder that can be written to")
+    files.check_target(target)
     return target
 
 

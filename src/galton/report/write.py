@@ -40,8 +40,9 @@ def write_report(
 
 
 def check_output(output: str | Path) -> Path:
-    """Returns the path of the file; raises `InvalidArgument`, before any work begins, if it is a folder."""
+    """Returns the path of the file; raises, before any work begins, if it is a folder or cannot be written."""
     target = Path(output)
     if files.is_folder(target):
         raise InvalidArgument("output", str(output), "is a folder; give the name of a file")
+    files.check_target(target)
     return target
