@@ -40,4 +40,4 @@ def redrawn_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """The small plan with batches that are redrawn in every epoch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
-        return make_plan(**SMALL, batching="balls-in-bins-redrawn")
+        return make_plan(**SMALL, batching="balls-in-bins-redrawn", micro_batch_size=8)

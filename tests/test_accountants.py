@@ -118,7 +118,7 @@ def test_accountants_that_do_not_cover_a_scheme_are_refused(scheme: Scheme, righ
             check_covered(accountant, scheme)
         else:
             with pytest.raises(
-                InvalidArgument, match=f"^accountant = '{name}': does not cover {scheme.kind}"
+                InvalidArgument, match=f"^accountant = '{name}': does not cover {scheme.name}"
             ) as refused:
                 check_covered(accountant, scheme)
             assert refused.value.remedy.endswith("covered by: " + (", ".join(right) or "none that galton has"))

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from galton.accountants import ACCOUNTANTS, Calculated, Certified, Curve, find_accountant
+from galton.accountants import ACCOUNTANTS, Calculated, Certified, Curve, default_accountant, find_accountant
 from galton.accounting import Options
-from galton.batching import BallsInBins, smallest_padded_batch_size, truncation
+from galton.batching import BallsInBins, RedrawnBallsInBins, smallest_padded_batch_size, truncation
 from galton.cache import Cache
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Guarantee
@@ -53,12 +53,14 @@ MULTIPLIER = 1.1
 """More than calibrate gives for the balls-in-bins plan (0.957), so that it is certified at once."""
 
 
-def certified_plan(other: Plan, guarantee: Guarantee = CLAIM) -> Plan:
-    """A balls-in-bins plan with a certificate of its own; what it costs to calibrate and to compare is left out."""
-    strategy, scheme = square_root(16, 4), BallsInBins(64, 8, 16)
+def certified_plan(
+    other: Plan, guarantee: Guarantee = CLAIM, kind: type[BallsInBins] | type[RedrawnBallsInBins] = BallsInBins
+) -> Plan:
+    """A plan with a certificate of its own; what it costs to calibrate and to compare is left out."""
+    strategy, scheme = square_root(16, 4), kind(64, 8, 16)
     padded_batch_size = smallest_padded_batch_size(scheme, 1e-12)
     claim = guarantee.with_delta(0.9999e-3)
-    evidence = find_accountant("balls-in-bins").prove(strategy, 8, claim, Options(), guarantee.sides * MULTIPLIER)
+    evidence = default_accountant(scheme).prove(strategy, 8, claim, Options(), guarantee.sides * MULTIPLIER)
     multiplier = evidence.noise_multiplier
     made = replace(
         other,
@@ -192,6 +194,8 @@ def plan_of(
         claim = CLAIMS[adjacency]
         if accountant == "balls-in-bins":
             return certified_plan(plans["poisson"], claim)
+        if accountant == "redrawn":
+            return certified_plan(plans["poisson"], claim, RedrawnBallsInBins)
         if accountant == "allocation":  # with more noise than needed, for its package need not be here
             plan = make_plan(**SMALL | {"epsilon": claim, "strategy": "identity", "accountant": "unamplified"})
             statement = find_accountant(accountant).stated(claim)
