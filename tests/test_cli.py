@@ -42,7 +42,7 @@ from galton.plan import make_plan
 from galton.plots import FORMATS
 from galton.sampling.choice import SAMPLERS
 from galton.strategies import Blt, Dense, Scaled, Toeplitz, save_strategy, square_root
-from tests.marks import SLOW
+from tests.marks import SLOW, slow_after
 from tests.truth import gaussian
 
 SMALL = ["--bins", "4", "--epochs", "3"]
@@ -151,7 +151,7 @@ def test_people_get_a_table_and_nothing_on_stderr(command: str) -> None:
     assert result.err == ""
 
 
-@pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.parametrize("command", slow_after(1, COMMANDS))
 def test_redrawn_bins_are_accounted_for_and_named(command: str) -> None:
     redrawn = ["--participation", "redrawn"]
     answer = read(galton(command, "sqrt:2", *SMALL, *COMMANDS[command], *QUICK, *redrawn, "--json"))

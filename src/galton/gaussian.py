@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.special import erfcx, ndtr
 
 from galton.errors import extended, non_negative, positive, probability
 from galton.guarantee import Guarantee
@@ -22,8 +22,9 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Returns the exact delta of N(mu, 1) against N(0, 1): Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
-    For small mu the two terms cancel. With R = Phi / phi, and e^eps phi(-mu/2 - eps/mu) = phi(mu/2 - eps/mu), delta is
-    phi(a) (R(a) - R(a - mu)) at a = mu/2 - eps/mu: the integral of R' = 1 + x R, which is positive, by quadrature.
+    With R = Phi / phi, and e^eps phi(-mu/2 - eps/mu) = phi(mu/2 - eps/mu), delta is phi(a) (R(a) - R(a - mu)) at
+    a = mu/2 - eps/mu, in which e^eps does not appear. For small mu the two terms cancel; their difference is then the
+    integral of R' = 1 + x R, which is positive, by quadrature.
 
     Args:
       epsilon: where; may be negative or infinite.
@@ -50,8 +51,15 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
         points = (inside + outside) / 2 + mu / 2 * _NODES
         slopes = 1 + points * math.sqrt(math.pi / 2) * erfcx(-points / math.sqrt(2))
         return math.exp(-inside * inside / 2) / math.sqrt(2 * math.pi) * mu * float(slopes @ _WEIGHTS) / 2
-    log_ratio = min(0.0, epsilon + float(log_ndtr(outside)) - float(log_ndtr(inside)))
-    return float(ndtr(inside)) * -math.expm1(log_ratio)
+    density = math.exp(-inside * inside / 2) / math.sqrt(2 * math.pi)
+    if inside > 0:
+        return float(ndtr(inside)) - density * _mills(outside)
+    return density * (_mills(inside) - _mills(outside))
+
+
+def _mills(x: float) -> float:
+    """Phi(x) / phi(x)."""
+    return math.sqrt(math.pi / 2) * float(erfcx(-x / math.sqrt(2)))
 
 
 @typechecked

@@ -36,6 +36,11 @@ class Reach:
     following: FloatArray
     tail: FloatArray
 
+    def __post_init__(self) -> None:
+        for name, values in (("own", self.own), ("following", self.following), ("tail", self.tail)):
+            if not np.isfinite(values).all() or (values < 0).any():
+                raise InvalidArgument(name, float(values.min(initial=0.0)), "must have finite entries, none negative")
+
     @property
     def epochs(self) -> int:
         """Epochs, a partial one included."""

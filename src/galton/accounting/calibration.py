@@ -37,7 +37,7 @@ class Calibration:
       guarantee: the guarantee that it was calibrated for.
       tau: the room left for a certificate, as a factor of delta.
       target: the delta that was aimed at: the delta of the guarantee divided by tau.
-      unamplified: the exact multiplier without amplification.
+      unamplified: the exact multiplier without amplification: if it were known who takes part when.
       iterations: steps of the search for the multiplier.
       check: delta at the multiplier on fresh samples. Its upper limit is at most the delta of the guarantee. Each
         check has half the failure probability of the check before it, so that the first to pass holds with the
@@ -131,7 +131,7 @@ def calibrate(
         guarantee=guarantee,
         tau=float(tau),
         target=aim.delta,
-        unamplified=unamplified_multiplier(guarantee),
+        unamplified=unamplified_multiplier(guarantee) * pair.at(1.0).mu_upper,
         iterations=steps,
         check=check,
         seed=seed,

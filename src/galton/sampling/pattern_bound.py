@@ -100,7 +100,8 @@ class PatternBound:
                 right = np.exp(strength * _group_maxima(reach.overlap[epoch].T, self._after))
             own = np.exp(strength * (reach.gram[epoch] + reach.tail_products[epoch]))
             outer = (left[:, None] * right[None]).reshape(-1, reach.bins)
-            means = (outer @ own.T).reshape(left.shape[0], right.shape[0], reach.bins) / reach.bins
+            with np.errstate(over="ignore"):  # infinity is a bound
+                means = (outer @ own.T).reshape(left.shape[0], right.shape[0], reach.bins) / reach.bins
             earlier = best[:, self._after].T  # by bin, and by group of the bin before
             values = (earlier[:, :, None] + np.log(means).transpose(2, 0, 1)).max(axis=1)
             values += strength * reach.tail_products[epoch][:, None]
