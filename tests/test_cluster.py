@@ -187,6 +187,7 @@ def _tasks(pool: DaskPool) -> int:
     return sum(len(held) for held in pool._client.has_what().values())
 
 
+@pytest.mark.slow
 def test_workers_that_die_cost_time_and_nothing_else(tmp_path: Path) -> None:
     """The only worker, which has the sampler and all chunks so far, is killed; another one comes and goes on."""
     sampler = PlainSampler(PAIR, Direction.NOISE_FIRST)
@@ -308,6 +309,7 @@ def test_workers_that_are_neither_a_number_nor_a_pool(workers: Any) -> None:
         Options(workers=workers)
 
 
+@pytest.mark.slow
 def test_on_the_command_line(scheduler: str) -> None:
     words = ["delta", "sqrt:4", "-b", "8", "-e", "4", "-s", "1.2", "--epsilon", "2", "--seed", "1", "--json"]
 

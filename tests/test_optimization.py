@@ -812,6 +812,7 @@ def test_too_few_plain_samples_say_so() -> None:
 SMALL = ["--bins", "2", "--epochs", "2", "--epsilon", "1", "--delta", "1e-3"]
 
 
+@pytest.mark.slow
 def test_the_command_writes_strategy_plot_and_json(tmp_path: Path) -> None:
     path, plot = tmp_path / "c.json", tmp_path / "c.png"
     words = ["optimize", "blt:1", *SMALL, "--samples", "256", "--seed", "1", "-o", str(path), "--plot", str(plot)]
@@ -828,6 +829,7 @@ def test_the_command_writes_strategy_plot_and_json(tmp_path: Path) -> None:
     assert again["noise_multiplier"] == pytest.approx(report["noise_multiplier"], rel=2 * NOISE)
 
 
+@pytest.mark.slow
 def test_people_get_a_table() -> None:
     result = command("optimize", "blt:1", *SMALL, "--samples", "256", "--seed", "1", "--workload", "momentum:0.9")
     assert result.code == 0

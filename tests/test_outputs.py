@@ -12,7 +12,7 @@ import pytest
 
 from galton import files, load_plan, load_strategy
 from galton.errors import InvalidFile
-from tests.marks import SLOW
+from tests.marks import slow_after
 from tests.test_cli import Result, galton
 
 MECHANISM = ("--bins", "4", "--epochs", "2")
@@ -108,7 +108,9 @@ WORK = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW) if name == "optimize" else name for name in COMMANDS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SLOW) if name in ("optimize", "plan") else name for name in COMMANDS]
+)
 def test_a_result_that_cannot_be_written_is_kept(
     name: str, tmp_path: Path, own_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ assert not {"jax", "scipy"} & set(sys.modules), "too much imported for one name"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_type_checkers_know_the_names_and_report_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = pytest.importorskip("mypy.api")
     (tmp_path / "mypy.ini").write_text(QUICKLY)

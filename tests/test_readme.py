@@ -114,6 +114,7 @@ def test_a_link_of_the_readme_leads_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
 
 
+@pytest.mark.slow
 def test_the_block_that_trains_runs_as_pasted(tmp_path: Path) -> None:
     """With a shorter plan for as many examples in the folder `plan`."""
     made = galton.make_plan(4.0, 1e-5, examples=50_000, batch_size=1_000, epochs=1, strategy="sqrt")

@@ -68,6 +68,7 @@ class Broken(Exception):
     """The power is gone."""
 
 
+@pytest.mark.slow
 def test_a_run_that_is_broken_off_goes_on_and_ends_the_same(data: Cifar, finished: Path, tmp_path: Path) -> None:
     trial = Trial("cnn", "unamplified", 4.0, 0.1, 1)
     whole = place(finished)

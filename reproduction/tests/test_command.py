@@ -90,6 +90,7 @@ def test_help_lists_networks_and_methods() -> None:
     assert listed(NETWORKS) in texts["model"]
 
 
+@pytest.mark.slow
 def test_a_second_run_takes_its_points_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(maker: Maker) -> list[Row]:
         questions = [Question(method, "identity", 4, 2, 2.0) for method in (UNAMPLIFIED, POISSON, BALLS)]
