@@ -108,9 +108,7 @@ WORK = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=SLOW) if name in ("optimize", "plan") else name for name in COMMANDS]
-)
+@pytest.mark.parametrize("name", slow_after(2, ("certify", "compare", "optimize", "plan")))
 def test_a_result_that_cannot_be_written_is_kept(
     name: str, tmp_path: Path, own_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
