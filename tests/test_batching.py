@@ -256,6 +256,7 @@ def test_shuffled_records_are_readable_by_their_owner_only(tmp_path: Path) -> No
     assert modes == {0o600}
 
 
+@pytest.mark.slow
 def test_order_of_shuffled_records_is_uniform(tmp_path: Path) -> None:
     """All 3! orders of three records in two shards."""
     counts: dict[bytes, int] = {}

@@ -235,6 +235,7 @@ def test_it_is_useful_where_noise_is_large() -> None:
     assert cyclic.noise_multiplier < figure.noise_multiplier < 0.6 * unamplified.noise_multiplier
 
 
+@pytest.mark.slow
 def test_more_noise_is_more_private() -> None:
     deltas = [mmcc_delta(square_root(32), 8, multiplier, 1.0) for multiplier in (0.5, 1.0, 2.0, 4.0)]
     assert deltas == sorted(deltas, reverse=True)

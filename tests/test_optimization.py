@@ -394,6 +394,7 @@ def by_slsqp(rounds: int, bins: int) -> float:
     return min(errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "bins"), slow_after(1, [(2, 1), (2, 2), (3, 2), (1, 1), (4, 2), (4, 4)]))
 def test_the_dense_classical_optimum_by_slsqp(rounds: int, bins: int) -> None:
     strategy = galton.unamplified_optimum("dense", bins, rounds)
@@ -505,6 +506,7 @@ def product(strategy: Strategy, bins: int) -> float:
     return prefix_error(strategy.matrix()) * float(np.linalg.norm(modes_of(strategy.matrix(), bins), axis=0).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_after(1, ["toeplitz", "dense"]))
 def test_the_best_of_two_rounds_in_two_bins_by_brute_force(family: str) -> None:
     """Quadrature for sigma, Nelder-Mead for C. Calibration aims at delta / 1.05; its check can raise the multiplier."""

@@ -316,6 +316,7 @@ def test_next_to_no_noise_gives_trivial_limits(direction: Direction) -> None:
     assert estimate.upper == 1.0
 
 
+@SLOW
 def test_a_sampler_keeps_its_bits_on_the_way_to_a_worker() -> None:
     for direction in DIRECTIONS:
         sampler = sharp(redrawn_pair(square_root(12, 3), 4), direction, 1.0)

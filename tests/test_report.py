@@ -29,6 +29,7 @@ from galton.report import privacy_curve, render, words
 from galton.report.correlation import WINDOW, noise_correlation
 from galton.report.figures import batch_sizes
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
+from tests.marks import SLOW
 from tests.test_cli import galton
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -209,7 +210,9 @@ def plan_of(
 
 
 SUPPORTED = [
-    (name, adjacency)
+    pytest.param(name, adjacency, marks=SLOW)
+    if name == "redrawn" and adjacency is not Adjacency.ADD_OR_REMOVE
+    else (name, adjacency)
     for name, accountant in ACCOUNTANTS.items()
     for adjacency in Adjacency
     if accountant.supports(adjacency)

@@ -62,6 +62,7 @@ def test_clipped_sums_are_those_of_a_plain_loop(micro_batch_size: int | None, cl
         np.testing.assert_allclose(total[name], expected[name], rtol=2 * ROUNDING, atol=1e-4 * clip_norm)
 
 
+@pytest.mark.slow
 def test_padding_contributes_nothing_whatever_it_holds() -> None:
     x, y = data(8)
     step = clipped_sum(loss, 1.0)

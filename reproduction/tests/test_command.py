@@ -40,6 +40,7 @@ def as_process(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_it_runs_in_any_working_directory(tmp_path: Path) -> None:
     result = as_process(tmp_path, "--list", "--json")
     assert result.returncode == 0
