@@ -15,6 +15,9 @@ def main() -> NoReturn:
 
 
 def _main() -> int | None:
+    from galton.cache import default_cache
     from galton.cli import accounting, audit, comparison, optimization, plan, report, signing  # noqa: F401
+    from galton.programs import keep_programs
 
+    keep_programs(default_cache().folder / "programs")
     return app(sys.argv[1:] or ["--help"], standalone_mode=False)
