@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from galton.accountants.composition import FAR, LOST, MASS_ERROR, MOST_CELLS, UNIT, GridTooLarge, LossGrid
+from galton.accountants.composition import LossGrid
+from galton.convolution import FAR, LOST, MASS_ERROR, MOST_CELLS, UNIT, GridTooLarge
 from galton.errors import FloatArray
 from galton.guarantee import Direction
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from galton.accountants.attacks import Attack
 from galton.accountants.base import Accountant, Compared
-from galton.accountants.composition import Composition, GridTooLarge
+from galton.accountants.composition import Composition
 from galton.accountants.curve import Curve, point_by_point
 from galton.accountants.figure import Figure
 from galton.accountants.mixtures import Shift, row_losses, sums_of_bernoullis
@@ -28,6 +28,7 @@ from galton.accountants.setting import Run
 from galton.accountants.statement import Standing, Statement
 from galton.accounting import Options
 from galton.batching.laws import Coins, Law
+from galton.convolution import GridTooLarge
 from galton.errors import positive, probability
 from galton.gaussian import gaussian_mu
 from galton.guarantee import Adjacency, Direction, Guarantee

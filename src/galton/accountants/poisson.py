@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from galton.accountants.attacks import Attack, period_of, unknown_coins
 from galton.accountants.base import Accountant, Compared
-from galton.accountants.composition import FAR, Composition, GridTooLarge, subsampled_step
+from galton.accountants.composition import Composition, subsampled_step
 from galton.accountants.curve import Curve, point_by_point
 from galton.accountants.figure import Figure
 from galton.accountants.search import least_noise
@@ -19,6 +19,7 @@ from galton.accountants.statement import Standing, Statement
 from galton.accounting import Options
 from galton.batching import Scheme
 from galton.batching.laws import Coins, GroupCoins, Law
+from galton.convolution import FAR, GridTooLarge
 from galton.errors import InvalidArgument, count, non_negative, positive
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Guarantee

@@ -22,7 +22,7 @@ def delta_upper_bound(pair: DominatingPair, epsilon: float, adjacency: Adjacency
 
     Formal guarantee: delta(epsilon) of the pair is at most this, with certainty. The bound is the smaller of the
     unamplified Gaussian mechanism's delta and the range R_t of the tilted sampler (mixture-first, replace) or a
-    Gaussian bound by Jensen's inequality (noise-first).
+    Gaussian bound by Jensen's inequality (noise-first). For C = I it is a sum of likelihoods on a grid, and sharp.
 
     Args:
       pair: the mechanism with its noise multiplier.
@@ -53,6 +53,15 @@ def direction_upper_bound(pair: DominatingPair, direction: Direction, epsilon: f
 def direction_lower_bound(pair: DominatingPair, direction: Direction, epsilon: float) -> float:
     """Returns a deterministic lower bound on the pair's delta: all entries of G lowered to the least (section 5)."""
     return gaussian_delta(epsilon, direction.sides * pair.mu_lower) * (1 - 1e-7)
+
+
+def direction_bracket(
+    pair: DominatingPair, direction: Direction, epsilon: float, sharp: bool = True
+) -> tuple[float, float]:
+    """Returns a lower and an upper bound on delta in one direction; `sharp` ones, in a second, where they exist."""
+    lower, upper = direction_lower_bound(pair, direction, epsilon), direction_upper_bound(pair, direction, epsilon)
+    close = toolkit_for(pair).bracket(pair, direction, epsilon) if sharp else None
+    return (lower, upper) if close is None else (max(lower, close[0]), min(upper, max(close[1], SMALLEST)))
 
 
 @typechecked

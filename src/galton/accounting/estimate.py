@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from galton.accounting.deterministic import direction_lower_bound, direction_upper_bound
-from galton.accounting.options import SEQUENCE, Options, derived_seed
+from galton.accounting.deterministic import direction_bracket
+from galton.accounting.options import AUTO, SEQUENCE, Options, derived_seed
 from galton.bounds import BOUNDS, EmpiricalBernstein, FixedSample
 from galton.errors import non_negative
 from galton.files import plain
@@ -19,6 +19,9 @@ from galton.typechecking import typechecked
 
 TINY = 1e-280
 """Where the deterministic bound is below this, no sample is taken: delta is zero for every purpose."""
+
+_NEGLIGIBLE = 1e-3
+"""Share of another direction's delta below which a bound on this one is good enough."""
 
 Limit = EmpiricalBernstein | FixedSample
 
@@ -187,19 +190,26 @@ def direction_delta(
     settled: float,
 ) -> DirectionDelta:
     """Returns delta in one direction; also stops once the upper limit is below `settled`, another direction's limit."""
-    ceiling = direction_upper_bound(pair, direction, epsilon)
-    floor = direction_lower_bound(pair, direction, epsilon)
+    free = options.sampler == AUTO
+    floor, ceiling = direction_bracket(pair, direction, epsilon, sharp=free)
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
     sampler = chosen.sampler
     value_range = sampler.value_range(epsilon)
-    interval, samples = Interval(0.0, 0.0, ceiling), 0
-    if ceiling > TINY:
+    interval, samples = Interval((floor + ceiling) / 2, floor, ceiling), 0
+    if ceiling <= TINY:
+        interval, reason = Interval(0.0, 0.0, ceiling), "the deterministic bound is zero for every purpose"
+    elif free and ceiling - floor <= options.rel_width * floor:
+        reason = "deterministic bounds are close to each other"
+    elif free and ceiling <= _NEGLIGIBLE * settled:
+        reason = "the deterministic bound is nothing beside the other direction"
+    else:
 
         def enough(intervals: Sequence[Interval]) -> bool:
             high, low = min(intervals[0].upper, ceiling), max(intervals[0].lower, floor)
             return high - low <= options.rel_width * intervals[0].estimate or high < settled
 
         (interval,), samples = observe(chosen, [epsilon], failure, seed, options, enough)
+        reason = chosen.reason
     upper = min(interval.upper, ceiling)
     lower = min(max(interval.lower, floor), upper)
     return DirectionDelta(
@@ -208,8 +218,8 @@ def direction_delta(
         lower=lower,
         upper=upper,
         samples=samples,
-        sampler=sampler.name,
-        reason=chosen.reason if samples else "no sample needed: the deterministic bound is zero for every purpose",
+        sampler=sampler.name if samples else "none",
+        reason=reason if samples else f"no sample needed: {reason}",
         range=value_range,
         slack_epsilon=sampler.slack.epsilon,
         lost=sampler.slack.lost,

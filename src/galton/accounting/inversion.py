@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from galton.accounting.deterministic import delta_upper_bound, epsilon_upper_bound
+from galton.accounting.deterministic import delta_upper_bound, direction_bracket, epsilon_upper_bound
 from galton.accounting.estimate import DirectionDelta, Interval, delta_with_failure, observe
-from galton.accounting.options import Options, derived_seed
+from galton.accounting.options import AUTO, Options, derived_seed
 from galton.accounting.solve import walk
 from galton.errors import FloatArray, probability
 from galton.files import plain
@@ -19,11 +19,13 @@ from galton.gaussian import gaussian_epsilon
 from galton.guarantee import Adjacency, Direction
 from galton.pair import DominatingPair
 from galton.sampling import choose_sampler
-from galton.sampling.toolkits import blocks_for, frozen_estimator
+from galton.sampling.toolkits import blocks_for, frozen_estimator, toolkit_for
 from galton.typechecking import typechecked
 
 _POINTS = 8
 """Grid points on either side of the quick estimate."""
+_NEAR = 0.45
+"""How far from the guess, as a share of the width asked for, deterministic bounds are tried."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,9 @@ def _invert_on_grid(
     options: Options,
 ) -> tuple[Interval, tuple[DirectionPoint, ...]]:
     """Bounds delta on a grid around the guess and reads off where it crosses the target."""
+    limits, points = _invert_bounds(pair, target, guess, adjacency, options)
+    if limits is not None:
+        return limits, points
     steps = np.arange(-_POINTS, _POINTS + 1) / _POINTS
     grid = np.unique(np.clip(guess * (1 + options.rel_width * steps), 0.0, bracket[1]))
     failure = (1 - options.confidence) / (2 * len(adjacency.directions))
@@ -239,6 +244,38 @@ def _invert_on_grid(
             )
         )
     return _find_crossing(grid, by_direction, target), tuple(points)
+
+
+def _invert_bounds(
+    pair: DominatingPair, target: float, guess: float, adjacency: Adjacency, options: Options
+) -> tuple[Interval | None, tuple[DirectionPoint, ...]]:
+    """As `_invert_on_grid`, where deterministic bounds say enough: three epsilons around the guess."""
+    brackets = [toolkit_for(pair).bracket(pair, direction, guess) for direction in adjacency.directions]
+    if options.sampler != AUTO or None in brackets:
+        return None, ()
+    grid = guess * (1 + options.rel_width * np.array([-_NEAR, 0.0, _NEAR]))
+    by_direction, points = [], []
+    for direction in adjacency.directions:
+        bounds = [direction_bracket(pair, direction, float(epsilon)) for epsilon in grid]
+        by_direction.append([Interval((low + high) / 2, low, high) for low, high in bounds])
+        low, high = bounds[1]
+        points.append(
+            DirectionPoint(
+                direction=direction,
+                epsilon=float(grid[1]),
+                delta=(low + high) / 2,
+                lower=low,
+                upper=high,
+                samples=0,
+                sampler="none",
+                reason="no sample needed: deterministic bounds are close to each other",
+                range=high,
+                slack_epsilon=0.0,
+                lost=0.0,
+            )
+        )
+    crossing = _find_crossing(grid, by_direction, target)
+    return (crossing, tuple(points)) if crossing.upper < np.inf and crossing.lower > 0 else (None, ())
 
 
 def _find_crossing(grid: FloatArray, by_direction: Sequence[Sequence[Interval]], target: float) -> Interval:

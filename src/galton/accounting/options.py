@@ -14,6 +14,7 @@ from galton.sampling.schedule import Pool, Progress, Threads
 from galton.typechecking import typechecked
 
 SEQUENCE = "sequence"
+AUTO = "auto"
 DEFAULT_SAMPLES = 1 << 22
 
 
@@ -39,7 +40,7 @@ class Options:
       1000
     """
 
-    sampler: str = "auto"
+    sampler: str = AUTO
     bound: str = SEQUENCE
     samples: int | None = None
     rel_width: float = 0.02

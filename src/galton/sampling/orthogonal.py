@@ -13,6 +13,7 @@ import numpy as np
 
 from galton.errors import InvalidArgument
 from galton.guarantee import Direction
+from galton.likelihoods import likelihood_lower, likelihood_upper
 from galton.pair import Pair
 from galton.sampling.base import Slack
 from galton.sampling.halfspace import DEPTH_ERROR
@@ -32,7 +33,7 @@ rounding moves a normal beyond 6."""
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """`modes` orthogonal modes with G = energy * I, never below the pair's Gram matrix up to the `common` shift.
+    """Orthogonal modes: energy * I is not below the pair's Gram matrix up to `common`, and least * I not above.
 
     With c the largest off-diagonal entry, G' = energy I + c 1 1^T is nowhere below the pair's matrix, so that delta
     does not fall (Kahane). Under G' every A_k is that of energy * I plus sqrt(c) w + c/2 or - c/2, w one standard
@@ -41,6 +42,7 @@ class Orthogonal:
 
     modes: int
     energy: float
+    least: float
     common: float
 
     @property
@@ -59,17 +61,50 @@ class Orthogonal:
             rounding.epsilon + DEPTH_ERROR * self.spread + self.common, rounding.lost + self.modes * _INVERSION_LOST
         )
 
+    def delta_upper(self, direction: Direction, epsilon: float) -> float:
+        """Returns an upper bound on delta without samples, usually within 1% of it.
+
+        Args:
+          direction: mixture-first or noise-first.
+          epsilon: where.
+
+        Returns:
+          The bound.
+        """
+        bound = likelihood_upper(self.modes, self.energy, direction, epsilon - self.common)
+        return bound + COMMON_LOST if self.common else bound
+
+    def delta_bracket(self, direction: Direction, epsilon: float) -> tuple[float, float]:
+        """Returns a lower and an upper bound on delta without samples.
+
+        Args:
+          direction: mixture-first or noise-first.
+          epsilon: where.
+
+        Returns:
+          The bounds.
+        """
+        return likelihood_lower(self.modes, self.least, direction, epsilon), self.delta_upper(direction, epsilon)
+
+
+def find_orthogonal(pair: Pair) -> Orthogonal | None:
+    """Returns the modes if they are orthogonal and of one length, else None."""
+    gram = pair.gram
+    diagonal = gram.diagonal()
+    largest, least = float(diagonal.max()), float(diagonal.min())
+    beside = float((gram - np.diag(diagonal)).max())
+    if beside > _TOLERANCE * largest or least < (1 - _TOLERANCE) * largest:
+        return None
+    return Orthogonal(pair.modes, largest, least, _COMMON * math.sqrt(beside) + beside)
+
 
 def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:
     """Returns the modes, refusing a pair whose modes are not orthogonal and of equal length."""
     if direction is Direction.REPLACE:
         raise InvalidArgument("sampler", sampler, "is not for replace adjacency; take auto, plain or tilted")
-    gram = pair.gram
-    diagonal = gram.diagonal()
-    largest = float(diagonal.max())
-    beside = float((gram - np.diag(diagonal)).max())
-    if beside > _TOLERANCE * largest or float(diagonal.min()) < (1 - _TOLERANCE) * largest:
+    modes = find_orthogonal(pair)
+    if modes is None:
         raise InvalidArgument(
             "sampler", sampler, "needs orthogonal modes of one length (C = I, whole epochs); take auto, plain or tilted"
         )
-    return Orthogonal(pair.modes, largest * (1 + 1e-15), _COMMON * math.sqrt(beside) + beside)
+    return modes

@@ -17,6 +17,7 @@ from galton.sampling.frozen import BLOCK, Estimate, FrozenHalfSpace, FrozenMixtu
 from galton.sampling.halfspace import HalfSpaceSampler, noise_first_bound
 from galton.sampling.maximum import MaximumSampler
 from galton.sampling.order_statistics import OrderStatisticsSampler
+from galton.sampling.orthogonal import Orthogonal, find_orthogonal
 from galton.sampling.plain import PlainSampler
 from galton.sampling.redrawn import (
     RedrawnHalfSpaceSampler,
@@ -60,6 +61,10 @@ class Toolkit(ABC):
     def ceiling(self, pair: Any, direction: Direction, epsilon: float) -> float:
         """Returns a deterministic upper bound on delta that knows of amplification."""
 
+    def bracket(self, pair: Any, direction: Direction, epsilon: float) -> tuple[float, float] | None:
+        """Returns bounds on delta that are close to each other and need no sample; None if there are none."""
+        return None
+
     @abstractmethod
     def blocks(self, pair: Any) -> int:
         """Returns how many blocks of frozen samples are affordable."""
@@ -90,16 +95,29 @@ class BinsToolkit(Toolkit):
         return math.sqrt(float(upward_factor(pair.gram).gram.diagonal().max()))
 
     def ceiling(self, pair: Pair, direction: Direction, epsilon: float) -> float:
+        modes = self._independent(pair, direction)
+        if modes is not None:
+            return modes.delta_upper(direction, epsilon)
         gram = upward_factor(pair.gram).gram
         if direction is Direction.NOISE_FIRST:
             return noise_first_bound(gram, epsilon)
         return math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon)))
+
+    def bracket(self, pair: Pair, direction: Direction, epsilon: float) -> tuple[float, float] | None:
+        modes = self._independent(pair, direction)
+        return None if modes is None else modes.delta_bracket(direction, epsilon)
+
+    def _independent(self, pair: Pair, direction: Direction) -> Orthogonal | None:
+        """The modes if their likelihoods are independent, so that delta can be computed."""
+        return None if direction is Direction.REPLACE or pair.modes == 1 else find_orthogonal(pair)
 
     def blocks(self, pair: Pair) -> int:
         """Fewer where every sample costs modes^2 more."""
         return max(1, min(8, (1 << 30) // (pair.modes * pair.modes * BLOCK)))
 
     def frozen(self, pair: Pair, direction: Direction, epsilon: float, blocks: int, seed: int) -> FrozenEstimator:
+        if self._independent(pair, direction) is not None:
+            return lambda multiplier, at: Estimate(self.ceiling(pair.at(multiplier), direction, at), 0.0)
         if direction is Direction.NOISE_FIRST:
             return FrozenHalfSpace(pair, epsilon, blocks, seed)
         return FrozenMixture(pair, direction, epsilon, blocks, seed)
