@@ -178,7 +178,7 @@ CASES: list[Case] = [
         ("--epsilon", "1,0", "--epsilon[1] = 0.0: must be greater than 0"),
         ("--epsilon", "0", "--epsilon = 0.0: must be greater than 0"),
         ("--epsilons", "0", "--epsilons = 0.0: must be greater than 0"),
-        ("--epsilons=1,0", "--json", "--epsilons[1] = 0.0: must be greater than 0"),
+        ("--epsilons=1,0", "--fresh", "--epsilons[1] = 0.0: must be greater than 0"),
         ("--mechanisms", "sgd", "--mechanisms = 'sgd': must be one of dpsgd-balls-in-bins"),
         ("--baseline", "sgd", "--baseline = 'sgd': must be one of dpsgd-balls-in-bins"),
         ("--plot", "c.txt", "--plot = 'c.txt': must end in .png"),

@@ -63,7 +63,7 @@ def test_results_go_into_the_checkout_wherever_it_is_run() -> None:
     [
         (["--seed", "x"], "--seed"),
         (["--nonsense"], "--nonsense"),
-        (["--json", "fetch-cifar"], "must come first"),
+        (["--fresh", "fetch-cifar"], "must come first"),
         (["fetch-cifar", "--nonsense"], "--nonsense"),
         (["fetch-cifar", "cifar"], "cifar"),
     ],

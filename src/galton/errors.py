@@ -41,6 +41,13 @@ class InvalidFile(GaltonError, ValueError):
     """A file that cannot be read, or whose content is not what it claims to be."""
 
 
+class MissingExtra(GaltonError, ImportError):
+    """A package that only an extra of galton brings is not installed."""
+
+    def __init__(self, module: str, package: str, extra: str) -> None:
+        super().__init__(f"{module} needs the package {package}: pip install 'galton[{extra}]'")
+
+
 def _brief(value: Any) -> str:
     if isinstance(value, np.generic):
         value = value.item()

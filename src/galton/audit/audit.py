@@ -132,7 +132,8 @@ def audit(
         spent, last = time.perf_counter() - start, time.perf_counter() - run_start
         share = (spent + last) / (seconds * (1 - SPARE)) if trials is None else len(runs) * shape.canaries / trials
         if progress is not None:
-            progress("trials", int(100 * min(share, 1.0)), 100)
+            made = len(runs) * shape.canaries
+            progress("trials with canaries", made, max(made, round(made / share)))
         if share >= 1 and len(runs) >= LEAST_RUNS:
             break
     findings = noise_findings(decoded)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from galton.cli.app import app
+from galton.cli.app import PROGRAM, app
 from galton.cli.running import run
 
 
 def main() -> NoReturn:
     """Runs the command line."""
-    run("galton", _main)
+    run(PROGRAM, _main)
 
 
 def _main() -> int | None:
@@ -20,4 +20,4 @@ def _main() -> int | None:
     from galton.programs import keep_programs
 
     keep_programs(default_cache().folder / "programs")
-    return app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    return app(sys.argv[1:] or ["--help"], prog_name=PROGRAM, standalone_mode=False)

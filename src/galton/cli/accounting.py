@@ -97,10 +97,10 @@ def delta(
     as_json: options.AsJson = False,
 ) -> None:
     """Estimate delta at a given epsilon, with certified limits."""
-    from galton import accounting
-
-    strategy, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
+        from galton import accounting
+
+        strategy, pair = mechanism.build(noise_multiplier)
         estimate = accounting.delta(pair, epsilon, Adjacency(adjacency), options=accounting_options)
         values = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         values["noise_multiplier"] = noise_multiplier
@@ -132,10 +132,10 @@ def epsilon(
     as_json: options.AsJson = False,
 ) -> None:
     """Estimate epsilon at a given delta, with certified limits."""
-    from galton import accounting
-
-    strategy, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
+        from galton import accounting
+
+        strategy, pair = mechanism.build(noise_multiplier)
         estimate = accounting.epsilon(pair, delta, Adjacency(adjacency), options=accounting_options)
         values = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         values["noise_multiplier"] = noise_multiplier
@@ -179,13 +179,13 @@ def profile(
 
     With it come the trade-off curve and the largest advantage of an adversary.
     """
-    from galton import accounting
-
     if epsilons is not None and points is not None:
         raise InvalidArgument("points", points, "is for the default grid: leave out --epsilons or --points")
-    strategy, pair = mechanism.build(noise_multiplier)
     grid = None if epsilons is None else options.numbers("epsilons", epsilons)
     with execution.options(**asdict(settings)) as accounting_options:
+        from galton import accounting
+
+        strategy, pair = mechanism.build(noise_multiplier)
         size = {} if points is None else {"points": points}
         curve = accounting.profile(pair, grid, Adjacency(adjacency), **size, options=accounting_options)
         values = curve.to_json() | _described(mechanism.strategy, strategy, pair)
@@ -220,13 +220,13 @@ def calibrate(
     as_json: options.AsJson = False,
 ) -> None:
     """Find the smallest noise multiplier for a privacy target."""
-    from galton import accounting
-    from galton.workloads import parse_workload
-
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
-    strategy, pair = mechanism.build()
-    errors = strategy.row_errors(parse_workload(workload, strategy.rounds))
     with execution.options(**asdict(settings)) as accounting_options:
+        from galton import accounting
+        from galton.workloads import parse_workload
+
+        strategy, pair = mechanism.build()
+        errors = strategy.row_errors(parse_workload(workload, strategy.rounds))
         calibration = accounting.calibrate(pair, guarantee, options=accounting_options, tau=tau)
     multiplier = calibration.noise_multiplier
     sensitivity = strategy.sensitivity(mechanism.bins)
@@ -290,17 +290,22 @@ def certify(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Test a privacy claim once, with fresh randomness. Exit code 0 if it is accepted, 3 if it is rejected."""
-    from galton import accounting, files
-    from galton.cli.outputs import keep
+    """Test a privacy claim once, with fresh randomness.
+
+    Exit code 0 if it is accepted, 3 if it is rejected.
+    """
+    from galton import files
 
     if output is not None:
         if files.is_folder(output):
             raise InvalidArgument("output", str(output), "is a folder; name a file")
         files.check_target(output)
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
-    _, pair = mechanism.build(noise_multiplier)
     with execution.options(**asdict(settings)) as accounting_options:
+        from galton import accounting
+        from galton.cli.outputs import keep
+
+        _, pair = mechanism.build(noise_multiplier)
         certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)
     values = certificate.to_json() | {"participation": certificate.participation}
     if output is not None:

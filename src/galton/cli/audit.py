@@ -35,11 +35,11 @@ def audit(
 
     Exit code 3 if what ran is not consistent with what was certified.
     """
-    from galton.audit import audit
-    from galton.plan import load_plan
-
-    plan = load_plan(folder)
     with progress_bar() as progress:
+        from galton.audit import audit
+        from galton.plan import load_plan
+
+        plan = load_plan(folder)
         result = audit(plan, seconds=seconds, trials=trials, seed=seed, progress=progress)
     if as_json:
         show.print_json(result.to_json() | {"path": str(folder)})

@@ -11,7 +11,7 @@ from galton.cli import options, show
 from galton.cli.app import command
 from galton.cli.options import listed
 from galton.errors import GaltonError
-from galton.plots import FORMATS
+from galton.plots import FORMATS, check_plot_path
 from galton.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -67,14 +67,9 @@ def compare(
 
     Every figure says what it is worth. A repeat is instant.
     """
-    from galton.cache import default_cache
-    from galton.cli.outputs import keep
-    from galton.comparison import DEFAULT, MECHANISMS, plot_comparison
-    from galton.comparison import compare as run
-    from galton.plots import check_plot_path
-    from galton.workloads import parse_workload
-
     if list_:
+        from galton.comparison import MECHANISMS
+
         if as_json:
             return show.print_json(
                 {"mechanisms": {mechanism.name: mechanism.description for mechanism in MECHANISMS.values()}}
@@ -91,11 +86,17 @@ def compare(
         raise GaltonError(f"{_listed(missing)} required, unless --list is given; for example {_EXAMPLE}")
     if plot is not None:
         check_plot_path(plot)
-    names = None if mechanisms is None else list(MECHANISMS) if mechanisms == "all" else mechanisms.split(",")
     rounds = options.total_rounds(bins, epochs, None)
-    matrix = None if workload == "prefix" else parse_workload(workload, rounds)
     levels = options.numbers("epsilons", epsilons)
     with progress_bar() as progress:
+        from galton.cache import default_cache
+        from galton.cli.outputs import keep
+        from galton.comparison import DEFAULT, MECHANISMS, plot_comparison
+        from galton.comparison import compare as run
+        from galton.workloads import parse_workload
+
+        matrix = None if workload == "prefix" else parse_workload(workload, rounds)
+        names = None if mechanisms is None else list(MECHANISMS) if mechanisms == "all" else mechanisms.split(",")
         comparison = run(
             bins,
             epochs,

@@ -1,14 +1,14 @@
-"""Errors that name what the user typed: the option or argument of the command, not the parameter in Python."""
+"""Commands that name things as users type them: in their usage line, in their list, and in errors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from galton.errors import InvalidArgument
 
@@ -19,7 +19,20 @@ _LONGEST_NUMBER = 40
 
 
 class Command(TyperCommand):
-    """A command with errors that name options as they are typed."""
+    """A command whose usage line shows what it requires, with errors that name options as they are typed."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Returns the words of the usage line: arguments, required options, then the others as [OPTIONS]."""
+        pieces = []
+        for parameter in self.get_params(ctx):
+            if parameter.param_type_name == "argument":
+                name = parameter.metavar or parameter.human_readable_name.upper()
+                pieces.append(name if parameter.required else f"[{name}]")
+        for parameter in self.get_params(ctx):
+            if parameter.param_type_name == "option" and parameter.required:
+                long = next(name for name in parameter.opts if name.startswith("--"))
+                pieces.append(f"{long} {parameter.metavar or long.removeprefix('--').replace('-', '_').upper()}")
+        return [*pieces, "[OPTIONS]"]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the words; one that is no number where a number is wanted is refused like any other wrong value."""
@@ -30,7 +43,7 @@ class Command(TyperCommand):
         except typer.BadParameter as error:
             parameter: Any = error.param
             values, _, _ = self.make_parser(ctx).parse_args(args=list(words))
-            if parameter is None or parameter.name not in values:  # a missing one
+            if parameter is None or values.get(parameter.name) is None:  # a missing one
                 raise
             text = values[parameter.name]
             remedy = _whole_number(text) if "integer" in error.message else "must be a number"
@@ -42,6 +55,30 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except InvalidArgument as error:
             raise as_typed(error, self.params, ctx.params, ctx.meta.get(__name__, ())) from None
+
+
+class Sections(TyperGroup):
+    """A group that lists its commands in sections, each with its whole summary."""
+
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Names of commands by section, in the order of the help; those that no section names come last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the names of the commands, in order."""
+        named = [name for names in self.sections.values() for name in names if name in self.commands]
+        return [*named, *(name for name in self.commands if name not in named)]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the list of commands into the help."""
+        titles = {name: title for title, names in self.sections.items() for name in names}
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            summary = (self.commands[name].help or "").partition("\n\n")[0]
+            rows.setdefault(titles.get(name, "Commands"), []).append((name, " ".join(summary.split())))
+        width = max(len(name) for name in self.commands)
+        for title, lines in rows.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in lines])
 
 
 def as_typed(

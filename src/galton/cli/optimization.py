@@ -14,10 +14,13 @@ from galton.cli.options import listed
 from galton.errors import InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
 from galton.plots import FORMATS
+from galton.progress import progress_bar
 from galton.strategies.grammar import OPTIMIZATION
 
 AMPLIFIED = ("bins", "redrawn")
 """Ways to take part under amplification; the values of `galton.optimize`."""
+WITHOUT_AMPLIFICATION = ("fixed-order", "min-separation")
+"""Ways to take part for the classical optimum; the values of `galton.unamplified_optimum`."""
 OLD_NAMES = {"balls-in-bins": "bins"}
 """Names of earlier versions that go on working."""
 _SEARCH = (
@@ -94,15 +97,13 @@ def optimize(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the matrix C with the least error for a privacy target. Ctrl-C keeps the best so far."""
-    from galton.cli.outputs import keep
+    """Find the matrix C with the least error for a privacy target.
+
+    Ctrl-C keeps the best so far.
+    """
     from galton.errors import choice
     from galton.files import check_target, is_folder
-    from galton.optimization import optimize as run
-    from galton.optimization.plot import plot_optimization
-    from galton.optimization.unamplified import PARTICIPATIONS
     from galton.plots import check_plot_path
-    from galton.strategies import save_strategy
     from galton.workloads import parse_workload
 
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
@@ -115,8 +116,8 @@ def optimize(
         check_plot_path(plot)
     matrix = parse_workload(workload, total)
     participation = OLD_NAMES.get(participation, participation)
-    choice("participation", participation, (*AMPLIFIED, *PARTICIPATIONS))
     if participation not in AMPLIFIED:
+        choice("participation", participation, (*AMPLIFIED, *WITHOUT_AMPLIFICATION))
         for name in _SEARCH:
             source = context.get_parameter_source(name)
             if source is not None and source.name == "COMMANDLINE":
@@ -125,6 +126,11 @@ def optimize(
                 raise InvalidArgument(name, shown, "is for bins: the classical optimum needs no search")
         return _classical(family, bins, total, guarantee, matrix, workload, objective, participation, output, as_json)
     with execution.options(confidence=confidence) as accounting_options:
+        from galton.cli.outputs import keep
+        from galton.optimization import optimize as run
+        from galton.optimization.plot import plot_optimization
+        from galton.strategies import save_strategy
+
         optimized = run(
             family,
             bins,
@@ -191,14 +197,16 @@ def _classical(
     """The optimum without amplification; its multiplier is exact."""
     import time
 
-    from galton.gaussian import unamplified_multiplier
-    from galton.optimization import unamplified_optimum
-    from galton.strategies import save_strategy
     from galton.workloads import Workload
 
     assert isinstance(matrix, Workload)
-    begun = time.perf_counter()
-    strategy = unamplified_optimum(family, bins, rounds, matrix, objective, participation)
+    with progress_bar():
+        from galton.gaussian import unamplified_multiplier
+        from galton.optimization import unamplified_optimum
+        from galton.strategies import save_strategy
+
+        begun = time.perf_counter()
+        strategy = unamplified_optimum(family, bins, rounds, matrix, objective, participation)
     multiplier = unamplified_multiplier(guarantee)
     sigma = multiplier * strategy.sensitivity(bins)
     values = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from galton.pair import DominatingPair
     from galton.sampling import Pool
     from galton.strategies import Strategy
+
+
+def starting(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Returns the completion of a shell for an option with these values."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
 def listed(names: Iterable[str]) -> str:
@@ -58,7 +67,11 @@ Delta = Annotated[float, typer.Option(help="Delta of the privacy guarantee.")]
 ADJACENCY = Adjacency.ADD_OR_REMOVE.value
 AdjacencyName = Annotated[
     str,
-    typer.Option("--adjacency", help=f"Which data sets count as neighbours: {listed(Adjacency.names())}."),
+    typer.Option(
+        "--adjacency",
+        help=f"Which data sets count as neighbours: {listed(Adjacency.names())}.",
+        autocompletion=starting(Adjacency.names()),
+    ),
 ]
 SamplerName = Annotated[
     str,
@@ -239,11 +252,12 @@ class Execution:
     @contextmanager
     def options(self, **settings: Any) -> Iterator[Options]:
         """Yields the accountant's options, with progress shown and the cluster, if any, connected for as long."""
-        from galton.accounting import Options
+        with progress_bar() as progress:
+            from galton.accounting import Options
 
-        options = Options(seed=self.seed, workers=self.workers, **settings)
-        with progress_bar() as progress, self._pool() as pool:
-            yield replace(options, progress=progress, workers=pool)
+            options = Options(seed=self.seed, workers=self.workers, **settings)
+            with self._pool() as pool:
+                yield replace(options, progress=progress, workers=pool)
 
     @contextmanager
     def _pool(self) -> Iterator[int | Pool]:

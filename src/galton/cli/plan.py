@@ -49,6 +49,7 @@ def plan(
         typer.Option(
             help=f"How examples are assigned to batches: {options.listed(PLANNED)}.",
             show_default="balls-in-bins or balls-in-bins-redrawn, whichever has the lesser error",
+            autocompletion=options.starting(PLANNED),
         ),
     ] = "",
     accountant: Annotated[
@@ -77,14 +78,14 @@ def plan(
 
     All of it is written to a new folder, from which training, verify, audit and report take it.
     """
-    from galton.cli.outputs import keep
-    from galton.plan import make_plan, save_plan
-    from galton.plan.folder import check_free
-
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
-    check_free(output)
     notes: list[str] = []
     with execution.options() as accounting_options:
+        from galton.cli.outputs import keep
+        from galton.plan import make_plan, save_plan
+        from galton.plan.folder import check_free
+
+        check_free(output)
         plan = make_plan(
             guarantee,
             examples=examples,
@@ -128,17 +129,20 @@ def verify(
     Exit code 3 if it cannot be proved, or is not signed by the key. Runs by the same user then start from the plan
     without verifying it again.
     """
-    from galton.plan import PlanNotTrusted, check_signature, load_plan, verify_plan
-
-    plan = load_plan(folder)
     signature: str | None = None
-    if key is not None:
-        try:
-            signature = check_signature(plan, key)
-        except PlanNotTrusted as error:
-            _refuse(plan, folder, str(error), as_json)
     with execution.options() as accounting_options:
-        verification = verify_plan(plan, accounting_options)
+        from galton.plan import PlanNotTrusted, check_signature, load_plan, verify_plan
+
+        plan = load_plan(folder)
+        refusal = ""
+        if key is not None:
+            try:
+                signature = check_signature(plan, key)
+            except PlanNotTrusted as error:
+                refusal = str(error)
+        verification = None if refusal else verify_plan(plan, accounting_options)
+    if verification is None:
+        _refuse(plan, folder, refusal, as_json)
     if as_json:
         show.print_json(verification.to_json() | {"path": str(folder), "signature": signature})
     else:

@@ -23,12 +23,15 @@ def report(
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write an HTML page about a plan. It shows what the plan guarantees, why, and at what cost."""
-    from galton.plan import load_plan
-    from galton.report import REPORT, write_report
+    """Write an HTML page about a plan.
 
-    plan = load_plan(folder)
+    It shows what the plan guarantees, why, and at what cost.
+    """
     with execution.options() as accounting_options:
+        from galton.plan import load_plan
+        from galton.report import REPORT, write_report
+
+        plan = load_plan(folder)
         path = write_report(plan, output or folder / REPORT, accounting_options)
     if as_json:
         return show.print_json({"path": str(path), "plan": plan.digest})

@@ -1,4 +1,8 @@
-"""What people see on stdout: tables, or one JSON object. (Progress is in `galton.progress`.)"""
+"""What people see on stdout: tables, or one JSON object. (Progress is in `galton.progress`.)
+
+Tables for a terminal are laid out to its width; into a pipe or a file they go line by line, with a tab between columns
+and neither padding nor line breaks, for grep, cut and a spreadsheet.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(Text(name), Text(value))
-    _print(table)
+    _print(table, title, [(name.strip(), value) for name, value in rows])
 
 
 def print_grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -41,13 +45,16 @@ def print_grid(title: str, header: Sequence[str], rows: Sequence[Sequence[str]])
         table.add_column(name, justify="right" if index else "left", no_wrap=not index)
     for row in rows:
         table.add_row(*map(Text, row))
-    _print(table)
+    _print(table, title, [header, *rows])
 
 
-def _print(table: Any) -> None:
+def _print(table: Any, title: str, rows: Sequence[Sequence[str]]) -> None:
+    """Prints the table, or its rows alone if nobody is looking."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=110)
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    for row in ([(title,)] if title else []) + list(rows):
+        typer.echo("\t".join(" ".join(cell.split()) for cell in row))

@@ -42,7 +42,10 @@ def keygen(
     path: Annotated[Path, typer.Argument(metavar="PRIVATE", help="New file for the private key, like officer.pem.")],
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a key pair to sign plans with: the private key is for its owner only, the public key beside it for all."""
+    """Make a key pair to sign plans with.
+
+    The private key is for its owner only, the public key beside it for all.
+    """
     from galton.plan import new_key_pair
 
     public = new_key_pair(path)

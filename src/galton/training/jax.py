@@ -17,10 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from galton.errors import MissingExtra
+
+try:
+    import optax
+except ModuleNotFoundError:
+    raise MissingExtra("galton.training.jax", "optax", "jax") from None
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from galton import files
 from galton.errors import InvalidArgument, InvalidFile, count, positive

@@ -23,7 +23,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from opacus import PrivacyEngine
+from galton.errors import MissingExtra
+
+try:
+    from opacus import PrivacyEngine
+except ModuleNotFoundError:
+    raise MissingExtra("galton.training.opacus", "opacus", "opacus") from None
 from opacus.accountants import IAccountant, register_accountant
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, get_optimizer_class
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed

@@ -16,8 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from galton.errors import MissingExtra
+
+try:
+    import torch
+except ModuleNotFoundError:
+    raise MissingExtra("galton.training.torch", "torch", "torch") from None
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
