@@ -5,8 +5,13 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 DEMO := build/demo
+# Versions of all packages, for an environment like everyone else's; LOCK= takes the newest that pyproject.toml allows.
+LOCK ?= requirements.lock
+INSTALL = $(BIN)/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK))
+# The one place that says which torch: there is a CPU build of this version, and others bring gigabytes for GPUs.
+TORCH := 2.13.0
 
-.PHONY: demo test test-all lint benchmarks clean
+.PHONY: demo test test-all lint package lock benchmarks clean
 
 # The main job on its embedded example: a plan for 20 epochs of 100 batches of 500, and its page.
 demo: $(BASE)
@@ -29,16 +34,33 @@ benchmarks: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[benchmarks]"
 	for name in certificates sampling many_bins agreement optimize noise cifar report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
+# Wheel and source distribution in dist/, checked: what PyPI shows renders, and the wheel installs and answers elsewhere.
+package: $(BASE)
+	rm -rf dist build/package
+	$(INSTALL) build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/package
+	build/package/bin/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK)) dist/*.whl
+	build/package/bin/python -m pip check
+	cd build && package/bin/galton --version
+
+# Chooses the versions anew: the newest that go together, for all Python versions. Packages for GPUs are left out.
+lock: $(BASE)
+	$(BIN)/python -m pip install --quiet uv
+	echo "torch==$(TORCH)" | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
+	  --no-emit-index-url --no-header --no-annotate --constraint - pyproject.toml --output-file build/requirements.lock
+	grep -v -E "^(nvidia|cuda|triton)" build/requirements.lock > requirements.lock
+
 $(BASE): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e ".[plot]"
+	$(INSTALL) -e ".[plot]"
 	touch $(BASE)
 
-# torch is pinned: a CPU build of it is enough, and other versions bring gigabytes for GPUs.
 $(STAMP): $(BASE)
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet -e ".[test,lint]"
+	$(INSTALL) torch==$(TORCH)
+	$(INSTALL) -e ".[test,lint]"
 	touch $(STAMP)
 
 clean:
