@@ -11,7 +11,7 @@ INSTALL = $(BIN)/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK)
 # The one place that says which torch: there is a CPU build of this version, and others bring gigabytes for GPUs.
 TORCH := 2.13.0
 
-.PHONY: demo test test-all lint package lock benchmarks clean
+.PHONY: demo test test-all lint docs package lock benchmarks clean
 
 # The main job on its embedded example: a plan for 20 epochs of 100 batches of 500, and its page.
 demo: $(BASE)
@@ -33,6 +33,14 @@ lint: $(STAMP)
 benchmarks: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[benchmarks]"
 	for name in certificates sampling many_bins agreement optimize noise cifar report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# The documentation in build/site; a warning is an error. Needs no network once its packages are there.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+$(VENV)/.docs: $(BASE)
+	$(INSTALL) -e ".[docs]"
+	touch $(VENV)/.docs
 
 # Wheel and source distribution in dist/, checked: what PyPI shows renders, and the wheel installs and answers elsewhere.
 package: $(BASE)

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import galton
-
-PACKAGE = Path(galton.__file__).parent
-ROOT = PACKAGE.parent.parent
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "galton"
 FRAMEWORKS = {"torch", "opacus", "optax"}
 """Only adapters may import these."""
 ADAPTERS = {"galton.training.jax", "galton.training.torch", "galton.training.opacus"}

@@ -14,10 +14,15 @@ def main() -> NoReturn:
     run(PROGRAM, _main)
 
 
+def load_commands() -> None:
+    """Imports the modules of all commands, which add them to the app."""
+    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing  # noqa: F401
+
+
 def _main() -> int | None:
     from galton.cache import default_cache
-    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing  # noqa: F401
     from galton.programs import keep_programs
 
+    load_commands()
     keep_programs(default_cache().folder / "programs")
     return app(sys.argv[1:] or ["--help"], prog_name=PROGRAM, standalone_mode=False)

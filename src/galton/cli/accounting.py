@@ -307,7 +307,10 @@ def certify(
 
         _, pair = mechanism.build(noise_multiplier)
         certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)
-    values = certificate.to_json() | {"participation": certificate.participation}
+    values = certificate.to_json() | {
+        "strategy_hash": certificate.strategy,
+        "participation": certificate.participation,
+    }
     if output is not None:
         text = json.dumps(values, indent=1, allow_nan=False) + "\n"
         keep(lambda path: files.write_text(path, text), output)  # the verdict decides the exit code, whatever happens

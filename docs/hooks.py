@@ -1,0 +1,55 @@
+"""What MkDocs does with a page on its way into the site: formulas, links that leave the site, the commands' help."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+_OUTSIDE = re.compile(r"(!?)\[([^\]]+)\]\((?:\.\./)+((?:benchmarks|reproduction|examples|src|tests)/[^)\s]*)\)")
+_SIZED_NAMES = re.compile(r"\\[Bb]igg?(?=\\)")
+COMMANDS = "<!-- help of every command -->"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turns links that leave docs/ into names of files in the checkout, and fills in the help of the commands."""
+    markdown = _OUTSIDE.sub(lambda link: "" if link[1] else f"{link[2]} (`{link[3]}`)", markdown)
+    return markdown.replace(COMMANDS, _commands()) if COMMANDS in markdown else markdown
+
+
+def on_page_content(content: str, page: Any, **_: Any) -> str:
+    """Turns formulas into MathML, which browsers show without a script or a font from elsewhere."""
+    from latex2mathml.converter import convert
+
+    def formula(match: re.Match[str]) -> str:
+        latex = _SIZED_NAMES.sub("", html.unescape(match[3])).strip()
+        mathml: str = convert(latex, display="block" if match[2] == "[" else "inline")
+        if "\\" in mathml:
+            raise ValueError(f"{page.file.src_uri}: no MathML for {latex}")
+        return f'<div class="formula">{mathml}</div>' if match[2] == "[" else mathml
+
+    content = _FORMULA.sub(formula, content)
+    if 'class="arithmatex"' in content:
+        raise ValueError(f"{page.file.src_uri}: a formula is left as it was")
+    return content
+
+
+def _commands() -> str:
+    """The help of every command, as `galton COMMAND -h` prints it at 100 columns."""
+    import typer
+
+    from galton.cli import load_commands
+    from galton.cli.app import PROGRAM, SECTIONS, app
+
+    load_commands()
+    group: Any = typer.main.get_command(app)
+    parts = []
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}\n")
+        for name in names:
+            context = group.commands[name].make_context(
+                f"{PROGRAM} {name}", [], resilient_parsing=True, terminal_width=100, max_content_width=100
+            )
+            parts.append(f"### galton {name}\n\n```text\n{group.commands[name].get_help(context)}\n```\n")
+    return "\n".join(parts)

@@ -1,0 +1,119 @@
+"""The documentation: every page is in the navigation, every public name in the reference, and what pages show runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import galton
+from galton.cli import load_commands
+from galton.cli.app import SECTIONS, app
+from tests.test_cli import galton as run_galton
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {str(path.relative_to(DOCS)): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
+NAVIGATION = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+NAMES: list[str] = vars(galton)["__all__"]
+FENCE = re.compile(r"^```(python|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ADAPTERS = ("galton.training.jax", "galton.training.torch", "galton.training.opacus")
+EXTRAS = {"torch": "torch", "opacus": "opacus", "jax_privacy": "jax_privacy"}
+"""Packages without which a page cannot run, by a word of its code."""
+NOT_RUN = ("--cluster", "--examples 50000")
+"""Commands that need more than a test has: a cluster, or minutes."""
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Blocks of code of a page, with their languages."""
+    return FENCE.findall(PAGES[page])
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    for language, code in blocks(page):
+        if language == "sh":
+            for line in code.splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:1] == ["galton"]:
+                    yield words[1 : words.index(">") if ">" in words else None]
+
+
+RUNNABLE = sorted(page for page in PAGES if blocks(page) and not page.startswith("reference/"))
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    assert sorted(re.findall(r": (\S+\.md)$", NAVIGATION, re.MULTILINE)) == sorted(PAGES)
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    shown = [name for page in PAGES for name in re.findall(r"^::: (\S+)$", PAGES[page], re.MULTILINE)]
+    assert len(shown) == len(set(shown))
+    modules = vars(galton)["_MODULES"]
+    assert {f"{modules[name]}.{name}" for name in NAMES} <= set(shown)
+    for adapter in ADAPTERS:
+        assert [name for name in shown if name.startswith(f"{adapter}.")]
+
+
+def test_every_command_and_every_variable_is_in_the_reference() -> None:
+    load_commands()
+    assert "<!-- help of every command -->" in PAGES["reference/cli.md"]
+    assert {name for names in SECTIONS.values() for name in names} == {
+        command.callback.__name__ for command in app.registered_commands if command.callback is not None
+    }
+    source = "".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+    for variable in set(re.findall(r"\"((?:GALTON|XDG)_[A-Z_]+)\"", source)):
+        assert variable in PAGES["reference/environment.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_link_of_the_site_leads_somewhere(page: str) -> None:
+    folder = (DOCS / page).parent
+    for link, anchor in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]+)?\)", PAGES[page]):
+        target = (folder / link).resolve()
+        assert target.exists(), link
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip()) for title in titles}
+            assert anchor[1:] in slugs, link + anchor
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))])
+def test_commands_of_a_page_are_understood(page: str) -> None:
+    load_commands()
+    group: Any = typer.main.get_command(app)
+    for words in commands(page):
+        group.commands[words[0]].make_context(words[0], list(words[1:]))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands and Python in the order of the page, in an empty folder."""
+    run_page(page, tmp_path, monkeypatch)
+
+
+def run_page(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for word, package in EXTRAS.items():
+        if any(f"import {word}" in code or f"from {word}" in code for _, code in blocks(page)):
+            pytest.importorskip(package)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GALTON_CACHE", str(folder / "cache"))
+    names: dict[str, Any] = {"__name__": "page"}
+    for language, code in blocks(page):
+        if language == "python":
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(code, page, "exec"), names)
+            continue
+        for line in code.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["galton"] and not any(part in line for part in NOT_RUN):
+                result = run_galton(*words[1 : words.index(">") if ">" in words else None])
+                assert result.code == 0, (line, result.err)
