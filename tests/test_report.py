@@ -28,6 +28,7 @@ from galton.plan.plan import Leak, leaked
 from galton.report import privacy_curve, render, words
 from galton.report.correlation import WINDOW, noise_correlation
 from galton.report.figures import batch_sizes
+from galton.report.numbers import short, written
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
 from tests.marks import SLOW
 from tests.test_cli import galton
@@ -176,13 +177,25 @@ def test_colours_of_pictures_are_those_of_the_page(pages: dict[str, str], name: 
 @pytest.mark.parametrize("name", PAGES)
 def test_numbers_of_the_plan_are_told(plans: dict[str, Plan], pages: dict[str, str], name: str) -> None:
     plan, claim, text = plans[name], plans[name].guarantee, Reader(pages[name]).text
-    told = [plan.digest, plan.strategy.digest, plan.statement, claim.adjacency.value, plan.scheme.kind, plan.spec]
-    told += [repr(plan.noise_multiplier), repr(plan.stddev), repr(plan.rmse), repr(claim.delta), repr(plan.clip_norm)]
+    told = [plan.digest, plan.strategy.digest, claim.adjacency.value, plan.scheme.kind, plan.spec]
+    told += [written(plan.statement), f"δ = {short(claim.delta)}"]
+    numbers = (plan.noise_multiplier, plan.stddev, plan.rmse, plan.clip_norm, plan.sensitivity)
+    told += [short(number, 6) for number in numbers]
+    told += [repr(plan.noise_multiplier), repr(plan.rmse)]  # in plan.json, with all digits
     told += [alternative.description for alternative in plan.alternatives] + list(plan.versions.values())
     if isinstance(plan.evidence, Certified):
         certificate = plan.evidence.certificate
         told += [f"{certificate.samples:,}", str(certificate.seed), "the operating system"]
     assert [fact for fact in told if fact not in text] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_numbers_are_as_people_write_them(pages: dict[str, str], name: str) -> None:
+    """Few digits, and one way to write a power of ten; plan.json alone has them all, and the versions of packages."""
+    visible = re.sub(r"<details>.*?</details>|<style>.*?</style>", "", pages[name], flags=re.DOTALL)
+    text = Reader(visible).text
+    assert not re.findall(r"\d+(?:\.\d+)?e[-+]\d+", text)
+    assert not re.findall(r"\b\d+\.\d{7,}", text)
 
 
 @pytest.fixture(scope="module")
@@ -416,6 +429,11 @@ addEventListener("load", () => {
       element => element.getBoundingClientRect().right > root.clientWidth + 0.5 && element.getClientRects().length);
     return {name: frame.title, width: root.clientWidth, scroll: root.scrollWidth,
             wide: wide.map(element => element.outerHTML.slice(0, 80)),
+            broken: [...page.querySelectorAll(".number, .facts dd")].filter(cell => [...cell.childNodes].some(node => {
+              const range = page.createRange();
+              range.selectNodeContents(node);
+              return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1;
+            })).map(cell => cell.textContent),
             svgs: [...page.querySelectorAll("svg")].map(element => element.getBoundingClientRect()).map(
               box => [box.width, box.height])};
   });
@@ -460,6 +478,7 @@ def test_fits_phone_and_desktop(pages: dict[str, str], tmp_path: Path) -> None:
     for frame in measured:
         assert frame["scroll"] <= frame["width"], frame
         assert frame["wide"] == []
+        assert frame["broken"] == [], "a number breaks across lines"
         assert len(frame["svgs"]) >= 4
         assert all(min(size) > 100 for size in frame["svgs"])
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
+_SCIENTIFIC = re.compile(r"(?<![\w.])\d+(?:\.\d+)?e[-+]\d+(?!\w)")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -34,6 +36,15 @@ def short(value: float, digits: int = 4) -> str:
     mantissa = mantissa.rstrip("0").rstrip(".")
     ten = power(int(exponent))
     return (ten if mantissa == "1" else f"{mantissa}\N{NO-BREAK SPACE}{TIMES}{ten}").replace("-", MINUS)
+
+
+def written(text: str) -> str:
+    r"""Returns a text with its powers of ten as people write them.
+
+    >>> written("(2, 1e-05)-DP, except with probability 1.5e-08")
+    '(2, 10⁻⁵)-DP, except with probability 1.5\xa0×\xa010⁻⁸'
+    """
+    return _SCIENTIFIC.sub(lambda number: short(float(number[0]), 6), text)
 
 
 def percent_at_most(share: float) -> str:

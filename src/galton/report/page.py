@@ -11,7 +11,7 @@ from galton.plan import Plan
 from galton.report import figures, words
 from galton.report.correlation import Correlation, noise_correlation
 from galton.report.curves import relies_on_secrecy
-from galton.report.numbers import TIMES, percent_at_most, short
+from galton.report.numbers import TIMES, percent_at_most, short, written
 from galton.report.style import CSS
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -102,8 +102,8 @@ def _meaning(plan: Plan, curve: Curve) -> str:
         "<h3>What must be true of the training run</h3>",
         "<ul>\n" + "\n".join(f"<li>{escape(condition)}</li>" for condition in words.conditions(plan)) + "\n</ul>",
     ]
-    claim = f'<p class="claim">{escape(plan.statement)}</p>'
-    claim += "".join(f'\n<p class="claim">Warning: {escape(warning)}.</p>' for warning in plan.warnings)
+    claim = f'<p class="claim">{escape(written(plan.statement))}</p>'
+    claim += "".join(f'\n<p class="claim">Warning: {escape(written(warning))}.</p>' for warning in plan.warnings)
     return _section("meaning", claim, _columns("\n".join(person), "\n".join(run)))
 
 
@@ -116,7 +116,7 @@ def _evidence(plan: Plan) -> str:
         ("accountant", evidence.accountant),
         *evidence.details,
         ("proved", f"δ ≤ {short(proved.delta)} at ε = {short(proved.epsilon)}, {proved.adjacency} adjacency"),
-        ("noise multiplier proved", repr(evidence.noise_multiplier)),
+        ("noise multiplier proved", short(evidence.noise_multiplier, 6)),
     ]
     text = "The guarantee was calculated, not sampled: there is no certificate, no seed and no probability of failure."
     return _section("evidence", _paragraphs([text]), _settings_table(rows))
@@ -235,8 +235,8 @@ def _error_row(name: str, description: str, standing: str, rmse: float, ratio: f
 def _settings(plan: Plan) -> str:
     groups: dict[str, list[tuple[str, str]]] = {
         "Guarantee": [
-            ("epsilon", repr(plan.guarantee.epsilon)),
-            ("delta", repr(plan.guarantee.delta)),
+            ("epsilon", short(plan.guarantee.epsilon, 6)),
+            ("delta", short(plan.guarantee.delta, 6)),
             ("adjacency", plan.guarantee.adjacency.value),
             ("accountant", plan.evidence.accountant),
         ],
@@ -246,21 +246,21 @@ def _settings(plan: Plan) -> str:
             ("batches per epoch", f"{plan.bins:,}"),
             ("epochs", f"{plan.epochs:,}"),
             ("rounds", f"{plan.rounds:,}"),
-            ("expected batch size", repr(plan.expected_batch_size)),
+            ("expected batch size", short(plan.expected_batch_size, 6)),
             ("padded batch size", f"{plan.padded_batch_size:,}"),
-            ("truncation of a batch", repr(plan.truncation.per_batch)),
-            ("truncation in the run", repr(plan.truncation.probability)),
+            ("truncation of a batch", short(plan.truncation.per_batch, 3)),
+            ("truncation in the run", short(plan.truncation.probability, 3)),
         ],
         "Strategy and noise": [
             ("strategy", plan.spec),
             ("kind of C", plan.strategy.kind),
             ("hash of C", plan.strategy.digest),
-            ("sensitivity of C", repr(plan.sensitivity)),
-            ("noise multiplier", repr(plan.noise_multiplier)),
-            ("clip norm", repr(plan.clip_norm)),
-            ("standard deviation of z", repr(plan.stddev)),
+            ("sensitivity of C", short(plan.sensitivity, 6)),
+            ("noise multiplier", short(plan.noise_multiplier, 6)),
+            ("clip norm", short(plan.clip_norm, 6)),
+            ("standard deviation of z", short(plan.stddev, 6)),
             ("workload", plan.workload),
-            ("RMSE", repr(plan.rmse)),
+            ("RMSE", short(plan.rmse, 6)),
         ],
         "Provenance": [
             ("plan", plan.digest),
@@ -269,7 +269,7 @@ def _settings(plan: Plan) -> str:
         ],
     }
     tables = _columns(*(f"<h3>{title}</h3>\n{_settings_table(rows)}" for title, rows in groups.items()))
-    source = f"<details><summary>plan.json</summary><pre>{escape(plan.text)}</pre></details>"
+    source = f"<details><summary>plan.json, with all digits</summary><pre>{escape(plan.text)}</pre></details>"
     return _section("settings", tables, source)
 
 
@@ -284,7 +284,7 @@ def _section(name: str, *parts: str) -> str:
 
 
 def _paragraphs(texts: Iterable[str]) -> str:
-    return "\n".join(f"<p>{escape(text)}</p>" for text in texts)
+    return "\n".join(f"<p>{escape(written(text))}</p>" for text in texts)
 
 
 def _columns(*parts: str) -> str:
@@ -323,5 +323,7 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]], caption: str, te
 
 def _settings_table(rows: Iterable[tuple[str, str]]) -> str:
     """A table of names and values."""
-    lines = "\n".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
+    lines = "\n".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(written(value))}</td></tr>' for name, value in rows
+    )
     return f'<table class="settings">\n<tbody>\n{lines}\n</tbody>\n</table>'

@@ -63,7 +63,7 @@ th { font-weight: 600; overflow-wrap: anywhere; }
 tbody th { font-weight: 500; color: var(--muted); }
 .settings tbody th { width: 38%; }
 td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-.number { text-align: right; padding-left: .5rem; padding-right: 0; }
+.number { text-align: right; padding-left: .5rem; padding-right: 0; white-space: nowrap; overflow-wrap: normal; }
 td small, th small { display: block; color: var(--muted); font-weight: 400; font-size: .85em; line-height: 1.4; }
 tr.own > * { font-weight: 650; color: var(--ink); }
 code, pre { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; font-size: .85rem; }
@@ -77,7 +77,6 @@ footer { padding-bottom: 3rem; }
   table { font-size: .85rem; }
   th, td { padding-right: .35rem; }
 }
-@media (min-width: 30rem) { td.number { white-space: nowrap; } }
 @media (min-width: 48rem) {
   header, main, footer { padding-left: 2rem; padding-right: 2rem; }
   header { padding-top: 3.5rem; }
