@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import html
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 _OUTSIDE = re.compile(r"(!?)\[([^\]]+)\]\((?:\.\./)+((?:benchmarks|reproduction|examples|src|tests)/[^)\s]*)\)")
 _SIZED_NAMES = re.compile(r"\\[Bb]igg?(?=\\)")
 COMMANDS = "<!-- help of every command -->"
+SCHEMAS = "<!-- fields of every schema -->"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Turns links that leave docs/ into names of files in the checkout, and fills in the help of the commands."""
     markdown = _OUTSIDE.sub(lambda link: "" if link[1] else f"{link[2]} (`{link[3]}`)", markdown)
-    return markdown.replace(COMMANDS, _commands()) if COMMANDS in markdown else markdown
+    for marker, fill in ((COMMANDS, _commands), (SCHEMAS, _schemas)):
+        if marker in markdown:
+            markdown = markdown.replace(marker, fill())
+    return markdown
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
@@ -33,6 +39,28 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
     if 'class="arithmatex"' in content:
         raise ValueError(f"{page.file.src_uri}: a formula is left as it was")
     return content
+
+
+def _schemas() -> str:
+    """The fields of every JSON output and file, in tables."""
+    parts = []
+    for path in sorted((Path(__file__).parent / "schemas").glob("*.json")):
+        schema = json.loads(path.read_text())
+        parts.append(f"### {schema['title']}\n\n[{path.name}](../schemas/{path.name})\n")
+        parts += ["| field | type | meaning |", "|---|---|---|", *_fields(schema, ""), ""]
+    return "\n".join(parts)
+
+
+def _fields(schema: dict[str, Any], prefix: str) -> list[str]:
+    rows = []
+    for name, rule in schema["properties"].items():
+        kind = rule["type"] if isinstance(rule["type"], str) else " or ".join(rule["type"])
+        optional = "" if name in schema["required"] else ", optional"
+        rows.append(f"| `{prefix}{name}` | {kind}{optional} | {rule['description']} |")
+        inner = rule.get("items", rule)
+        if "properties" in inner:
+            rows += _fields(inner, f"{prefix}{name}{'[]' if 'items' in rule else ''}.")
+    return rows
 
 
 def _commands() -> str:

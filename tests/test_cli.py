@@ -42,6 +42,7 @@ from galton.plan import make_plan
 from galton.plots import FORMATS
 from galton.sampling.choice import SAMPLERS
 from galton.strategies import Blt, Dense, Scaled, Toeplitz, save_strategy, square_root
+from tests import schemas
 from tests.marks import SLOW, slow_after
 from tests.truth import gaussian
 
@@ -63,7 +64,12 @@ class Result(NamedTuple):
 
 
 def galton(*words: str) -> Result:
-    return run(cli.main, "galton", *words)
+    """Runs the command line; what --json prints has to keep to its schema, in whatever test."""
+    result = run(cli.main, "galton", *words)
+    if "--json" in words and result.code in (0, 2, 3):
+        answer = json.loads(result.out)
+        schemas.check(answer, "error" if "error" in answer else words[0])
+    return result
 
 
 def run(main: Callable[[], Any], *words: str) -> Result:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
 import galton
 from galton.cli import load_commands
 from galton.cli.app import SECTIONS, app
+from galton.plan import Plan, save_plan
+from tests import schemas
 from tests.test_cli import galton as run_galton
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +94,44 @@ def test_commands_of_a_page_are_understood(page: str) -> None:
     group: Any = typer.main.get_command(app)
     for words in commands(page):
         group.commands[words[0]].make_context(words[0], list(words[1:]))
+
+
+EXCEPTIONS = {"strategy", "certificate", "signature", "unamplified", "kind", "error", "statement"}
+"""Fields that are not the same everywhere; docs/reference/json.md and the schemas say how they differ."""
+
+
+def fields(rules: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and descriptions of all fields of a schema."""
+    for name, rule in rules.get("properties", {}).items():
+        yield name, rule["description"]
+        yield from fields(rule.get("items", rule))
+
+
+def test_every_command_has_a_schema_and_a_field_means_the_same_in_all() -> None:
+    names = {path.stem for path in schemas.FOLDER.glob("*.json")}
+    commands = {name for names in SECTIONS.values() for name in names}
+    assert names == commands | {"error", "file-plan", "file-strategy", "file-record"}
+    meanings: dict[str, set[str]] = {}
+    for name in names:
+        for field, words in fields(schemas.schema(name)):
+            meanings.setdefault(field, set()).add(words)
+    assert {field for field, words in meanings.items() if len(words) > 1} <= EXCEPTIONS
+
+
+def test_a_schema_refuses_what_it_does_not_describe() -> None:
+    good = {"path": "x", "plan": "sha256:0"}
+    schemas.check(good, "report")
+    for bad in ({"path": "x"}, good | {"more": 1}, good | {"plan": 1}, [good]):
+        assert schemas.problems(bad, schemas.schema("report"))
+
+
+def test_files_keep_to_their_schemas(small_plan: Plan, tmp_path: Path) -> None:
+    save_plan(small_plan, tmp_path / "plan")
+    params = {"weights": np.zeros(2, np.float32)}
+    with galton.TrainingRun(small_plan, tmp_path / "run", params, examples=64, clip_norm=1.0):
+        pass
+    for name, path in (("plan", "plan/plan.json"), ("strategy", "plan/strategy.json"), ("record", "run/record.json")):
+        schemas.check(json.loads((tmp_path / path).read_text()), f"file-{name}")
 
 
 @pytest.mark.slow

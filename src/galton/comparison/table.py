@@ -87,7 +87,10 @@ class Comparison:
             "epsilons": list(self.epsilons),
             "workload": self.workload,
             "baseline": self.baseline,
-            "rows": [row.to_json() | {"relative_rmse": self.relative(row)} for row in self.rows],
+            "rows": [
+                row.to_json() | {"strategy_hash": row.strategy, "relative_rmse": self.relative(row)}
+                for row in self.rows
+            ],
             "skipped": self.skipped,
             "seconds": self.seconds,
         }
