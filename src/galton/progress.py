@@ -52,7 +52,10 @@ def progress_bar() -> Iterator[Progress]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeElapsedColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        yield lambda what, done, total: None
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
         tasks: dict[str, Any] = {"": bar.add_task(_BEFORE, total=None, count="")}
 
         def update(what: str, done: int, total: int) -> None:

@@ -26,7 +26,7 @@ class Command(TyperCommand):
         pieces = []
         for parameter in self.get_params(ctx):
             if parameter.param_type_name == "argument":
-                name = parameter.metavar or parameter.human_readable_name.upper()
+                name = _typed(parameter, ())
                 pieces.append(name if parameter.required else f"[{name}]")
         for parameter in self.get_params(ctx):
             if parameter.param_type_name == "option" and parameter.required:
@@ -42,9 +42,9 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             parameter: Any = error.param
-            values, _, _ = self.make_parser(ctx).parse_args(args=list(words))
-            if parameter is None or values.get(parameter.name) is None:  # a missing one
+            if parameter is None or type(error).__name__ == "MissingParameter":
                 raise
+            values, _, _ = self.make_parser(ctx).parse_args(args=list(words))
             text = values[parameter.name]
             remedy = _whole_number(text) if "integer" in error.message else "must be a number"
             raise InvalidArgument(_typed(parameter, words), text, remedy) from None
