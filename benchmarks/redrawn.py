@@ -2,9 +2,10 @@
 
 For each setting and epsilon: the C of each family optimised under its own participation, the noise calibrated and then
 certified (tau 1.05), prefix RMSE, and how long it all took. Cyclic Poisson takes the best banded Toeplitz C, DP-SGD
-Poisson batches. A cell that is in the results already is not computed again:
+Poisson batches. Cells that are in the results already are not computed again, so that a run can be stopped and goes on:
 
-    python benchmarks/redrawn.py --bins 32 --epochs 16 --epsilon 1,4
+    python benchmarks/redrawn.py                                             everything, then the plots
+    python benchmarks/redrawn.py --settings 32x16 --epsilon 1,4 --mechanisms "redrawn;one draw"
     python benchmarks/redrawn.py --plot
 """
 
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -28,40 +29,71 @@ from galton.comparison.registry import find_mechanism
 from galton.optimization.participation import find_participation
 
 DELTA = 1e-5
-FAMILIES = {"one draw": ("bins", "toeplitz+scale"), "redrawn": ("redrawn", "blt:4+scale")}
-OTHERS = {"cyclic Poisson": "bandmf-cyclic-poisson", "DP-SGD, Poisson": "dpsgd-poisson"}
+SETTINGS = "32x16,128x16"
+EPSILONS = "0.25,0.5,1,2,4,8,16"
+OPTIMISED = {"redrawn": ("redrawn", "blt:4+scale"), "one draw": ("bins", "toeplitz+scale")}
+"""Participation and family of C, optimised, calibrated and certified here."""
+COMPARED = {"cyclic Poisson": "bandmf-cyclic-poisson", "DP-SGD, Poisson": "dpsgd-poisson"}
+"""Rows of `galton compare`, each with the C that it takes itself."""
 BASELINE = "cyclic Poisson"
+STYLES = {
+    "redrawn": ("bins redrawn in every epoch", "C3", "o"),
+    "one draw": ("bins drawn once", "C0", "s"),
+    "cyclic Poisson": ("banded C, cyclic Poisson", "0.4", "v"),
+    "DP-SGD, Poisson": ("DP-SGD, Poisson", "0.6", "^"),
+}
+"""Label, colour and marker of a curve."""
+
+
+class Clock(NamedTuple):
+    """Wall and processor time, which differ on a busy machine."""
+
+    wall: float
+    processor: float
+
+    @classmethod
+    def now(cls) -> Clock:
+        """Reads both."""
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self, name: str) -> dict[str, float]:
+        """Returns what has passed since."""
+        later = Clock.now()
+        return {
+            f"{name}_seconds": round(later.wall - self.wall, 1),
+            f"{name}_cpu_seconds": round(later.processor - self.processor, 1),
+        }
 
 
 def optimised(name: str, bins: int, epochs: int, epsilon: float) -> dict[str, Any]:
     """Optimises, calibrates and certifies; every step is timed."""
-    participation, family = FAMILIES[name]
-    rounds = bins * epochs
-    begun = time.perf_counter()
+    participation, family = OPTIMISED[name]
+    begun = Clock.now()
     optimum = galton.optimize(
-        family, bins, rounds, epsilon, DELTA, participation=participation, options=galton.Options(seed=1)
+        family, bins, bins * epochs, epsilon, DELTA, participation=participation, options=galton.Options(seed=1)
     )
-    searched = time.perf_counter() - begun
+    searched = begun.since("optimise")
     pair = find_participation(participation).pair(optimum.strategy, bins).at(optimum.noise_multiplier)
+    begun = Clock.now()
     with tempfile.TemporaryDirectory() as folder:
         ledger = galton.Ledger(Path(folder) / "attempts.json")
         certificate = galton.certify(pair, epsilon, DELTA, options=galton.Options(seed=2), ledger=ledger)
     return {
         "family": family,
         "rmse": optimum.rmse,
+        "noise_multiplier": optimum.noise_multiplier,
         "certified": certificate.accepted,
-        "optimise_seconds": round(searched, 1),
-        "certify_seconds": round(certificate.seconds, 1),
         "certify_samples": certificate.samples,
+        **searched,
+        **begun.since("certify"),
     }
 
 
 def compared(name: str, bins: int, epochs: int, epsilon: float) -> dict[str, Any]:
     """The row of `galton compare`."""
-    begun = time.perf_counter()
-    setting = Setting(bins, epochs, galton.Guarantee(epsilon, DELTA))
-    row = find_mechanism(OTHERS[name]).row(setting)
-    return {"family": OTHERS[name], "rmse": row.rmse, "optimise_seconds": round(time.perf_counter() - begun, 1)}
+    begun = Clock.now()
+    row = find_mechanism(COMPARED[name]).row(Setting(bins, epochs, galton.Guarantee(epsilon, DELTA)))
+    return {"family": COMPARED[name], "rmse": row.rmse, **begun.since("optimise")}
 
 
 def rows_so_far() -> list[dict[str, Any]]:
@@ -72,9 +104,10 @@ def rows_so_far() -> list[dict[str, Any]]:
 
 def tabulate(rows: list[dict[str, Any]]) -> None:
     """Writes results/redrawn.{json,md}."""
-    rows.sort(key=lambda row: (row["bins"], row["epochs"], row["epsilon"], row["mechanism"]))
+    names = [*OPTIMISED, *COMPARED]
+    rows.sort(key=lambda row: (row["bins"], row["epochs"], row["epsilon"], names.index(row["mechanism"])))
     write("redrawn", rows, delta=DELTA, error="prefix RMSE, clip norm 1")
-    header = ("bins x epochs", "epsilon", "mechanism", "C", "RMSE", "certified", "search", "certificate")
+    header = ("bins x epochs", "epsilon", "mechanism", "C", "RMSE", "certified", "search, CPU", "certificate, CPU")
     cells = [
         (
             f"{row['bins']} x {row['epochs']}",
@@ -83,57 +116,71 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
             row["family"],
             f"{row['rmse']:.4g}",
             {True: "yes", False: "NO", None: "deterministic"}[row.get("certified")],
-            f"{row['optimise_seconds']:.0f} s",
-            f"{row['certify_seconds']:.0f} s, {row['certify_samples']:,} samples" if "certify_seconds" in row else "",
+            f"{row['optimise_cpu_seconds']:.0f} s",
+            f"{row['certify_cpu_seconds']:.0f} s, {row['certify_samples']:,} samples" if "certified" in row else "",
         )
         for row in rows
     ]
     markdown("redrawn", header, cells)
 
 
-def draw(rows: list[dict[str, Any]], bins: int, epochs: int) -> Path:
-    """Plots the errors relative to banded C with cyclic Poisson batches."""
-    own = [row for row in rows if (row["bins"], row["epochs"]) == (bins, epochs)]
-    baseline = {row["epsilon"]: row["rmse"] for row in own if row["mechanism"] == BASELINE}
-    figure, axes = plots.pyplot().subplots(figsize=(7, 4.5), layout="constrained")
-    for name in (*FAMILIES, *OTHERS):
-        points = sorted(
-            (row["epsilon"], row["rmse"] / baseline[row["epsilon"]])
-            for row in own
-            if row["mechanism"] == name and row["epsilon"] in baseline
-        )
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=name)
-    axes.set(xscale="log", xlabel="epsilon", ylabel=f"RMSE relative to {BASELINE}")
-    axes.set_title(f"{bins} bins, {epochs} epochs")
-    axes.legend()
-    path = RESULTS / f"redrawn-{bins}x{epochs}.png"
+def draw(rows: list[dict[str, Any]], settings: list[tuple[int, int]]) -> Path:
+    """Plots the errors relative to banded C with cyclic Poisson batches, one panel a setting."""
+    figure, panels = plots.pyplot().subplots(
+        1, len(settings), figsize=(1.2 + 4.2 * len(settings), 4.2), layout="constrained", sharey=True, squeeze=False
+    )
+    for axes, (bins, epochs) in zip(panels[0], settings, strict=True):
+        own = [row for row in rows if (row["bins"], row["epochs"]) == (bins, epochs)]
+        baseline = {row["epsilon"]: row["rmse"] for row in own if row["mechanism"] == BASELINE}
+        for name, (label, colour, marker) in STYLES.items():
+            points = sorted(
+                (row["epsilon"], row["rmse"] / baseline[row["epsilon"]])
+                for row in own
+                if row["mechanism"] == name and row["epsilon"] in baseline
+            )
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=label)
+        ticks = sorted(baseline)
+        axes.set(xscale="log", xlabel="ε at δ = 1e-5", title=f"{bins} batches per epoch, {epochs} epochs")
+        axes.set(ylim=(0.7, 1.3))
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    panels[0][0].set_ylabel("prefix-sum RMSE relative to\nbanded C with cyclic Poisson")
+    panels[0][0].legend(frameon=False)
+    path = RESULTS / "redrawn.png"
     plots.save(figure, path)
     return path
 
 
+def parse_settings(text: str) -> list[tuple[int, int]]:
+    """Reads 32x16,128x16: bins and epochs."""
+    return [(int(bins), int(epochs)) for bins, _, epochs in (part.partition("x") for part in text.split(","))]
+
+
 def main() -> None:
-    """Runs the cells that are missing."""
+    """Computes the cells that are missing, and draws all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bins", type=int, default=32)
-    parser.add_argument("--epochs", type=int, default=16)
-    parser.add_argument("--epsilon", default="0.5,1,4,8,16")
+    parser.add_argument("--settings", default=SETTINGS, help="bins x epochs")
+    parser.add_argument("--epsilon", default=EPSILONS)
+    parser.add_argument("--mechanisms", default=";".join(STYLES), help="separated by semicolons")
     parser.add_argument("--plot", action="store_true", help="draw what there is, and compute nothing")
     arguments = parser.parse_args()
-    rows = rows_so_far()
-    if arguments.plot:
-        print(draw(rows, arguments.bins, arguments.epochs))
-        return
-    for epsilon in (float(part) for part in arguments.epsilon.split(",")):
-        for name in (*FAMILIES, *OTHERS):
-            cell = {"bins": arguments.bins, "epochs": arguments.epochs, "epsilon": epsilon, "mechanism": name}
-            if any(all(row[key] == value for key, value in cell.items()) for row in rows):
-                continue
-            make = optimised if name in FAMILIES else compared
-            row = cell | make(name, arguments.bins, arguments.epochs, epsilon)
-            rows.append(row)
-            tabulate(rows)
-            print(row, flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    rows, settings = rows_so_far(), parse_settings(arguments.settings)
+    if not arguments.plot:
+        for name in arguments.mechanisms.split(";"):
+            for bins, epochs in settings:
+                for epsilon in (float(part) for part in arguments.epsilon.split(",")):
+                    cell = {"bins": bins, "epochs": epochs, "epsilon": epsilon, "mechanism": name}
+                    if any(all(row[key] == value for key, value in cell.items()) for row in rows):
+                        continue
+                    make = optimised if name in OPTIMISED else compared
+                    row = cell | make(name, bins, epochs, epsilon)
+                    rows.append(row)
+                    tabulate(rows)
+                    print(row, flush=True)
+    print(draw(rows, settings))
 
 
 if __name__ == "__main__":

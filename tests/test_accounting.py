@@ -25,6 +25,7 @@ from galton.accounting import (
 )
 from galton.accounting.certificate import samples_to_certify, target_digest
 from galton.accounting.curve import trade_off
+from galton.accounting.estimate import DeltaEstimate, delta_with_failure
 from galton.accounting.merging import merge_loss
 from galton.accounting.options import derived_seed
 from galton.bounds import BOUNDS
@@ -241,6 +242,22 @@ def test_calibrated_noise_passes_its_certificate(adjacency: Adjacency) -> None:
     assert calibration.guarantee == certificate.guarantee == claim
     less = certify(SMALL.at(0.97 * calibration.noise_multiplier), claim, options=options, tau=1.05)
     assert not less.accepted
+
+
+def test_a_check_against_a_claim_stops_as_soon_as_it_is_decided() -> None:
+    def check(claim: float | None) -> DeltaEstimate:
+        pair = Pair(np.array([[1.0]]), 1.0)
+        options = Options(rel_width=0.01, sampler="plain")
+        return delta_with_failure(pair, 1.0, Adjacency.REMOVE, options, 3, 1e-6, claim=claim)
+
+    full, truth = check(None), gaussian(1.0, 1.0)
+    kept, refused = check(1.5 * truth), check(0.5 * truth)
+    assert kept.upper <= 1.5 * truth
+    assert kept.samples < full.samples / 4
+    assert refused.lower > 0.5 * truth
+    assert refused.samples < full.samples / 4
+    assert kept.lower < truth < kept.upper
+    assert refused.lower < truth < refused.upper
 
 
 def test_plain_calibration_solves_for_its_own_samples() -> None:

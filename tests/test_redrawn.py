@@ -9,9 +9,11 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from galton.accounting import Ledger, Options, calibrate, certify, delta, epsilon, profile
 from galton.accounting.deterministic import direction_upper_bound
@@ -26,6 +28,7 @@ from galton.pair import Pair, dominating_pair
 from galton.redrawn import Reach, RedrawnPair, redrawn_pair
 from galton.sampling import HalfSpaceSampler, Sampler, TiltedSampler, draws
 from galton.sampling.base import wide_jax
+from galton.sampling.depths import choose_depths, draw_depths
 from galton.sampling.pattern_bound import PatternBound
 from galton.sampling.redrawn import RedrawnHalfSpaceSampler, RedrawnPlainSampler, RedrawnTiltedSampler
 from galton.sampling.toolkits import frozen_estimator
@@ -287,6 +290,23 @@ def test_a_half_space_sampler_refuses_a_smaller_epsilon() -> None:
     sampler = RedrawnHalfSpaceSampler(redrawn_pair(square_root(8, 2), 4), 2.0)
     with pytest.raises(InvalidArgument, match=r"epsilon = 0\.5"):
         sampler.value_range(0.5)
+
+
+@pytest.mark.parametrize(("spread", "bound", "deep"), [(0.9, -1.8, -3.7), (0.3, -4.0, -4.0), (3.0, 0.5, -30.0)])
+def test_depths_have_the_density_and_the_range_they_say(spread: float, bound: float, deep: float) -> None:
+    """Weighted by 1/q, depths are normal up to the bound; no value c(w) / q(w) exceeds the range, which is tight."""
+    with wide_jax():
+        depths, value_range = choose_depths(spread, bound, deep)
+        depth, log_density = (np.asarray(part) for part in draw_depths(jax.random.key(3), 1 << 16, depths))
+    weights = np.exp(-log_density)
+    for level in (bound, bound - 0.2, bound - 1.0, bound - 2.5):
+        values = weights * (depth <= level)
+        assert abs(values.mean() - ndtr(level)) < 5 * values.std() / math.sqrt(values.size) + 1e-15
+    assert depth.max() <= bound + 1e-9
+    ceiling = -np.expm1(spread * np.minimum(depth - bound, 0.0))
+    assert (ceiling * weights).max() <= value_range
+    exact = gaussian(spread**2 / 2 - spread * bound, spread)  # E c(w): the bound without sampling
+    assert exact < value_range < 1.3 * exact
 
 
 # Floating point.

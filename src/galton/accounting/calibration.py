@@ -113,7 +113,7 @@ def calibrate(
         failure = (1 - options.confidence) / 2 ** (index + 1)
         width = replace(options, rel_width=min(tau - 1, 0.1))
         check = delta_with_failure(
-            pair.at(multiplier), guarantee.epsilon, guarantee.adjacency, width, seed, failure, f"check {index}"
+            pair.at(multiplier), guarantee.epsilon, guarantee.adjacency, width, seed, failure, f"check {index}", claim
         )
         if check.upper <= claim or multiplier >= highest:
             break

@@ -152,8 +152,12 @@ def delta_with_failure(
     seed: int,
     failure: float,
     purpose: str = "estimate",
+    claim: float | None = None,
 ) -> DeltaEstimate:
-    """Returns delta with limits that all hold at once except with probability `failure`."""
+    """Returns delta with limits that all hold at once except with probability `failure`.
+
+    With a `claim` sampling also stops as soon as the limits say whether delta is at most that.
+    """
     non_negative("epsilon", epsilon)
     start = time.perf_counter()
     share = failure / (2 * len(adjacency.directions))
@@ -161,7 +165,7 @@ def delta_with_failure(
     for direction in adjacency.directions:
         settled = max((other.lower for other in estimates), default=0.0)
         samples_seed = derived_seed(seed, purpose)
-        estimates.append(direction_delta(pair, direction, epsilon, share, samples_seed, options, settled))
+        estimates.append(direction_delta(pair, direction, epsilon, share, samples_seed, options, settled, claim))
     top = max(estimates, key=lambda estimate: estimate.delta)
     return DeltaEstimate(
         epsilon=float(epsilon),
@@ -188,8 +192,12 @@ def direction_delta(
     seed: int,
     options: Options,
     settled: float,
+    claim: float | None = None,
 ) -> DirectionDelta:
-    """Returns delta in one direction; also stops once the upper limit is below `settled`, another direction's limit."""
+    """Returns delta in one direction; also stops once the upper limit is below `settled`, another direction's limit.
+
+    With a `claim` it stops, too, once the limits say whether delta is at most that.
+    """
     free = options.sampler == AUTO
     floor, ceiling = direction_bracket(pair, direction, epsilon, sharp=free)
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
@@ -206,7 +214,8 @@ def direction_delta(
 
         def enough(intervals: Sequence[Interval]) -> bool:
             high, low = min(intervals[0].upper, ceiling), max(intervals[0].lower, floor)
-            return high - low <= options.rel_width * intervals[0].estimate or high < settled
+            decided = claim is not None and (high <= claim or low > claim)
+            return decided or high - low <= options.rel_width * intervals[0].estimate or high < settled
 
         (interval,), samples = observe(chosen, [epsilon], failure, seed, options, enough)
         reason = chosen.reason

@@ -27,8 +27,8 @@ from galton.sampling.redrawn import (
     usual_order,
 )
 
-BLOCK_NORMALS = 1 << 20
-"""Normals in a block."""
+BLOCK_NORMALS = 1 << 18
+"""Normals in a block: few, so that one compiled function serves every number of samples."""
 _REAL = jnp.float32
 
 

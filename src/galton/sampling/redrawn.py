@@ -16,7 +16,6 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import log_ndtr
 
 from galton.errors import FloatArray, InvalidArgument, count
 from galton.gaussian import gaussian_delta
@@ -24,8 +23,9 @@ from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
 from galton.redrawn import Reach, RedrawnPair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, wide_jax
+from galton.sampling.depths import DEPTHS_LOST, Depths, choose_depths, draw_depths
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST, SHALLOW_LOST, SHALLOWEST
-from galton.sampling.normals import ERROR, lost_probability, standard_normals, uniforms
+from galton.sampling.normals import ERROR, lost_probability, standard_normals
 from galton.sampling.pattern_bound import PatternBound
 from galton.sampling.patterns import draw_patterns, log_mean_pattern, one_hot, to_columns, to_rows, uniform_patterns
 from galton.sampling.slack import UNLIKELY, choose_dtype, norm_bound
@@ -37,8 +37,8 @@ _NO_UNDERFLOW = 700.0
 """Fields of an epoch that differ by less than this never underflow when they are exponentiated."""
 _BLOCK = 1 << 20
 """Normals drawn at a time."""
-_SHALLOW = 0.75
-"""Share of the samples of the half-space that are drawn from all of it; the others are drawn from its deep part."""
+_SHALLOWER = 0.3
+"""Samples of the half-space are often drawn from so far above the depth where the loss is -epsilon on average."""
 
 
 class Mechanism(NamedTuple):
@@ -152,7 +152,7 @@ def usual_order(pair: RedrawnPair, epsilon: float) -> int:
 
 def kept_patterns(order: int) -> int:
     """Returns how many patterns of a tuple to keep: all, rounded up so that few sizes are compiled."""
-    return -(-(order + 1) // 8) * 8
+    return -(-(order + 1) // 16) * 16
 
 
 def tuple_energy(
@@ -396,8 +396,8 @@ def pattern_noise_first_bound(pair: RedrawnPair, epsilon: float) -> float:
 class RedrawnHalfSpaceSampler(Sampler):
     """Draws noise within the half-space outside of which the value is zero, more of it where values are large.
 
-    A quarter of the samples is drawn from a deeper half-space within. Any depth is valid: it changes the variance, and
-    the range by 4/3 only. It is not valid below `least_epsilon`, the epsilon given.
+    Depths are drawn by `choose_depths`; any `deep` is valid, and changes the variance only. It is not valid below
+    `least_epsilon`, the epsilon given.
     """
 
     name: ClassVar[str] = "half-space"
@@ -405,54 +405,49 @@ class RedrawnHalfSpaceSampler(Sampler):
 
     def __init__(self, pair: RedrawnPair, epsilon: float, deep: float | None = None, dtype: str | None = None) -> None:
         space = mean_half_space(pair, epsilon)
-        self._bound = max(space.bound, -FARTHEST)
-        self._deep = max(min(self._bound, space.usual_depth if deep is None else deep), -FARTHEST)
+        bound = max(space.bound, -FARTHEST)
+        deep = max(min(bound, space.usual_depth + _SHALLOWER if deep is None else deep), -FARTHEST)
         self.least_epsilon = epsilon
-        moved = abs(self._deep) + 10.0
+        moved = abs(deep) + 10.0
 
         def slack(name: str) -> Slack:
             rounding = pattern_slack(pair, 0, name, moved)
-            shallow = SHALLOW_LOST if self._bound > SHALLOWEST else 0.0
-            return Slack(rounding.epsilon + DEPTH_ERROR * pair.mu_upper, rounding.lost + DEPTH_LOST + shallow)
+            lost = rounding.lost + DEPTH_LOST + DEPTHS_LOST + (SHALLOW_LOST if bound > SHALLOWEST else 0.0)
+            return Slack(rounding.epsilon + DEPTH_ERROR * pair.mu_upper, lost)
 
-        self.dtype = dtype or choose_dtype(slack, max(1, round(-self._deep / space.spread)))
+        self.dtype = dtype or choose_dtype(slack, max(1, round(-deep / space.spread)))
         self.slack = slack(self.dtype)
         self.layout = _layout(pair, 4)
-        self._log_mass, self._log_deep_mass = float(log_ndtr(self._bound)), float(log_ndtr(self._deep))
         with wide_jax():
+            self._depths, self._range = choose_depths(space.spread * (1 + 1e-9), bound, deep)
             self._parts = mechanism(pair.reach, pair.noise_multiplier)
             self._along = jnp.asarray(space.along)
 
     def _range_at(self, epsilon: float) -> float:
-        return math.exp(self._log_mass) / _SHALLOW * (1 + 1e-9)
+        return self._range
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             keys = block_keys(seed, self.direction, index, self.layout.blocks)
-            masses = (math.exp(self._log_mass), math.exp(self._log_deep_mass))
-            loss, depth = _half_space_losses(keys, self._parts, self._along, masses, self.dtype, self.layout)
-            losses, depths = np.asarray(loss), np.asarray(depth)
-        shallow = math.log(_SHALLOW) - self._log_mass
-        deep = np.logaddexp(shallow, math.log(1 - _SHALLOW) - self._log_deep_mass)
-        return Draw(losses, np.where(depths <= self._deep, -deep, -shallow))
+            loss, log_weight = _half_space_losses(keys, self._parts, self._along, self._depths, self.dtype, self.layout)
+            return Draw(np.asarray(loss), np.asarray(log_weight))
 
 
 @partial(jax.jit, static_argnames=("dtype", "layout"))
 def _half_space_losses(
-    keys: jax.Array, parts: Mechanism, along: jax.Array, masses: tuple[float, float], dtype: str, layout: Layout
+    keys: jax.Array, parts: Mechanism, along: jax.Array, depths: Depths, dtype: str, layout: Layout
 ) -> tuple[jax.Array, jax.Array]:
     epochs, bins = parts.offsets.shape
 
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        for_which, for_depth, noise = jax.random.split(key, 3)
-        shallow = uniforms(for_which, (layout.block,)) < _SHALLOW
-        depth = jax.scipy.special.ndtri(uniforms(for_depth, (layout.block,)) * jnp.where(shallow, *masses))
+        for_depth, noise = jax.random.split(key)
+        depth, log_density = draw_depths(for_depth, layout.block, depths)
         points = _normals(noise, layout.block, epochs, bins, dtype)
         current = jnp.einsum("enk,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
-        return -privacy_loss(points + (depth - current)[:, None] * along[:, None], parts), depth
+        return -privacy_loss(points + (depth - current)[:, None] * along[:, None], parts), -log_density
 
-    loss, depth = jax.lax.map(block, keys)
-    return loss.ravel(), depth.ravel()
+    loss, log_weight = jax.lax.map(block, keys)
+    return loss.ravel(), log_weight.ravel()
 
 
 def refuse_replace(direction: Direction) -> None:
