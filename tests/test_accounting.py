@@ -246,18 +246,16 @@ def test_calibrated_noise_passes_its_certificate(adjacency: Adjacency) -> None:
 
 def test_a_check_against_a_claim_stops_as_soon_as_it_is_decided() -> None:
     def check(claim: float | None) -> DeltaEstimate:
-        pair = Pair(np.array([[1.0]]), 1.0)
         options = Options(rel_width=0.01, sampler="plain")
-        return delta_with_failure(pair, 1.0, Adjacency.REMOVE, options, 3, 1e-6, claim=claim)
+        return delta_with_failure(TWO, 0.5, Adjacency.REMOVE, options, 3, 1e-6, claim=claim)
 
-    full, truth = check(None), gaussian(1.0, 1.0)
-    kept, refused = check(1.5 * truth), check(0.5 * truth)
-    assert kept.upper <= 1.5 * truth
-    assert kept.samples < full.samples / 4
-    assert refused.lower > 0.5 * truth
-    assert refused.samples < full.samples / 4
-    assert kept.lower < truth < kept.upper
-    assert refused.lower < truth < refused.upper
+    full = check(None)
+    kept, refused = check(1.5 * full.delta), check(0.5 * full.delta)
+    assert kept.upper <= 1.5 * full.delta
+    assert refused.lower > 0.5 * full.delta
+    for decided in (kept, refused):
+        assert decided.samples < full.samples / 4
+        assert decided.lower < full.delta < decided.upper
 
 
 def test_plain_calibration_solves_for_its_own_samples() -> None:

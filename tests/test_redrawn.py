@@ -18,6 +18,7 @@ from scipy.special import ndtr
 from galton.accounting import Ledger, Options, calibrate, certify, delta, epsilon, profile
 from galton.accounting.deterministic import direction_upper_bound
 from galton.errors import FloatArray, InvalidArgument
+from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.optimization import optimize
 from galton.optimization.families import parse_family
@@ -30,7 +31,12 @@ from galton.sampling import HalfSpaceSampler, Sampler, TiltedSampler, draws
 from galton.sampling.base import wide_jax
 from galton.sampling.depths import choose_depths, draw_depths
 from galton.sampling.pattern_bound import PatternBound
-from galton.sampling.redrawn import RedrawnHalfSpaceSampler, RedrawnPlainSampler, RedrawnTiltedSampler
+from galton.sampling.redrawn import (
+    RedrawnHalfSpaceSampler,
+    RedrawnPlainSampler,
+    RedrawnTiltedSampler,
+    pattern_noise_first_bound,
+)
 from galton.sampling.toolkits import frozen_estimator
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
 from galton.strategies.sensitivity import redrawn_sensitivity
@@ -286,6 +292,17 @@ def test_values_stay_within_the_range(level: float, multiplier: float, direction
     assert sampler.value_range(level) < 40 * estimate  # sharp enough to be useful
 
 
+def test_the_noise_first_bound_covers_the_rounding_of_large_energies() -> None:
+    """Next to no noise: what rounding may take off the energy counts for more than any fixed relative margin."""
+    pair = redrawn_pair(identity(2048), 128, 0.0001)
+    spread, energy = float(np.linalg.norm(pair.reach.mean_mode)) / 0.0001, pair.reach.mean_energy / 0.0001**2
+    level = (energy - spread**2) / 2 + spread**2 / 2 + 20 * spread
+    rounded_up = energy * (1 + 2048 * 2.0**-52)
+    at_worst = gaussian_delta(level - (rounded_up - spread**2) / 2, spread)
+    assert at_worst > gaussian_delta(level - (energy - spread**2) / 2, spread) * (1 + 1e-7)
+    assert pattern_noise_first_bound(pair, level) >= at_worst
+
+
 def test_a_half_space_sampler_refuses_a_smaller_epsilon() -> None:
     sampler = RedrawnHalfSpaceSampler(redrawn_pair(square_root(8, 2), 4), 2.0)
     with pytest.raises(InvalidArgument, match=r"epsilon = 0\.5"):
@@ -299,7 +316,7 @@ def test_depths_have_the_density_and_the_range_they_say(spread: float, bound: fl
         depths, value_range = choose_depths(spread, bound, deep)
         depth, log_density = (np.asarray(part) for part in draw_depths(jax.random.key(3), 1 << 16, depths))
     weights = np.exp(-log_density)
-    for level in (bound, bound - 0.2, bound - 1.0, bound - 2.5):
+    for level in (bound, bound - 0.2, bound - 0.5, bound - 1.0):
         values = weights * (depth <= level)
         assert abs(values.mean() - ndtr(level)) < 5 * values.std() / math.sqrt(values.size) + 1e-15
     assert depth.max() <= bound + 1e-9

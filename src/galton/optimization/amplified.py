@@ -37,6 +37,7 @@ from galton.workloads import Workload, prefix_sums
 
 METHODS = ("lbfgs", "paper")
 _REFRESHES = 3
+"""How often the draws of a search are renewed, twice as many each time."""
 
 
 @typechecked
@@ -140,7 +141,7 @@ def optimize(
       participation: how an example takes part: bins (drawn once) or redrawn (in every epoch).
       estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`); for
         redrawn bins tilted only.
-      samples: samples per direction and iteration; None for the default, 4096 (2048 for redrawn bins).
+      samples: samples per direction and iteration; None for the default, 4096 (1024 for redrawn bins).
       iterations: the most iterations per descent; 0 for the default, 60 (300 for `paper`).
       start: a member of the family to start from.
       options: how `calibrate` samples; its seed is also that of the search.
@@ -251,8 +252,8 @@ class Run:
         make = problem_for if isinstance(self.objective, Hashable) else Problem
         return make(family, self.bins, self.workload, self.objective, self.participation)
 
-    def optimum(self, family: Family, start: Strategy | None = None) -> FloatArray:
-        """Returns the parameters of the best member found."""
+    def optimum(self, family: Family, start: Strategy | None = None, refreshes: int = _REFRESHES) -> FloatArray:
+        """Returns the parameters of the best member found, on draws that are renewed so often."""
         problem = self.problem(family)
         if start is not None:
             first = family.parameters(start)
@@ -266,13 +267,14 @@ class Run:
             inner = family.contained_family()
             assert inner is not None
             if not starts or self.participation.tries_longer_memory:
-                starts.insert(0, family.parameters(inner.strategy(self.optimum(inner))))
+                roughly = self.optimum(inner, refreshes=self.participation.inner_refreshes)
+                starts.insert(0, family.parameters(inner.strategy(roughly)))
             self.family = family
             first = self._best_start(problem, starts) if len(starts) > 1 else starts[0]
         self.family = family
         if self.method == "paper":
             return gradient_descent(problem, first, self.target, self.iterations or 300, self.history)
-        return search(problem, first, self.target, self.iterations or 60, _REFRESHES, self.history)
+        return search(problem, first, self.target, self.iterations or 60, refreshes, self.history)
 
     def _best_start(self, problem: Problem, starts: list[FloatArray]) -> FloatArray:
         """The start with the least objective on fresh draws; the noise of one is where to look for that of the next."""

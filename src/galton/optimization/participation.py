@@ -31,12 +31,14 @@ class Participation(ABC):
       estimators: how delta can be estimated in a search, the default first.
       samples: draws per direction that a search begins with.
       tries_longer_memory: whether a search among few bands also starts from the optimum of a BLT, cut to these bands.
+      inner_refreshes: how often draws are renewed in the search for where a larger family starts.
     """
 
     name: ClassVar[str]
     estimators: ClassVar[tuple[str, ...]]
     samples: ClassVar[int]
     tries_longer_memory: ClassVar[bool] = True
+    inner_refreshes: ClassVar[int] = 3
 
     @abstractmethod
     def statistic(self, form: Form, bins: int) -> jax.Array:
@@ -94,8 +96,9 @@ class Redrawn(Participation):
 
     name: ClassVar[str] = RedrawnPair.participation
     estimators: ClassVar[tuple[str, ...]] = ("tilted",)
-    samples: ClassVar[int] = 1 << 11
+    samples: ClassVar[int] = 1 << 10
     tries_longer_memory: ClassVar[bool] = False
+    inner_refreshes: ClassVar[int] = 1
 
     def statistic(self, form: Form, bins: int) -> jax.Array:
         return form.epoch_blocks(bins)

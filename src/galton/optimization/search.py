@@ -26,6 +26,8 @@ _UNIT = 0.1
 _APPROACHES = 20
 _ATTEMPTS = 4
 """How often to draw, twice as many each time, if the draws have no solution at their own design."""
+_FEWEST_JUDGED = 1 << 9
+"""A point is judged by four times the samples of the search, but of no fewer than this, and no more than the usual."""
 _WALL = 1.0
 """The objective (a logarithm) is cut off this far above its best value, also where it cannot be computed."""
 
@@ -127,7 +129,8 @@ def judge(
 ) -> Judgement:
     """Returns the objective on fresh samples, which the search never saw; `guess` is log sigma nearby, if known."""
     fresh = replace(target, estimator=problem.participation.estimators[0])
-    samples = samples or 4 * problem.participation.samples
+    usual = problem.participation.samples
+    samples = samples or 4 * max(_FEWEST_JUDGED, min(target.samples, usual))
     level = design(problem, parameters, fresh, f"judge {purpose}", samples, guess)
     log_sigma = level(problem.statistic(parameters)).log_sigma
     return Judgement(problem.value(parameters, log_sigma), log_sigma)

@@ -386,11 +386,16 @@ def mean_half_space(pair: RedrawnPair, epsilon: float) -> MeanHalfSpace:
 
 
 def pattern_noise_first_bound(pair: RedrawnPair, epsilon: float) -> float:
-    """Returns a sampling-free upper bound on the noise-first delta: a Gaussian mechanism at a smaller epsilon."""
+    """Returns a sampling-free upper bound on the noise-first delta: a Gaussian mechanism at a smaller epsilon.
+
+    It falls in that epsilon and grows in the spread, so that errors lower the one and raise the other.
+    """
     reach = pair.reach
+    error = 8 * (reach.epochs * reach.bins + 64) * ROUNDOFF
     spread = float(np.linalg.norm(reach.mean_mode)) / pair.noise_multiplier
-    shifted = epsilon - (reach.mean_energy / pair.noise_multiplier**2 - spread**2) / 2
-    return min(1.0, gaussian_delta(shifted, spread) * (1 + 1e-7))
+    energy = reach.mean_energy / pair.noise_multiplier**2
+    shifted = epsilon - (energy - spread**2) / 2 - error * (energy + epsilon)
+    return min(1.0, gaussian_delta(shifted, spread * (1 + error)) * (1 + 1e-7))
 
 
 class RedrawnHalfSpaceSampler(Sampler):
