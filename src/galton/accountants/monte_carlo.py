@@ -37,7 +37,7 @@ _RAISE = 1.01
 _EPSILON_CONFIDENCE = 1 - 1e-6
 _CURVE_WIDTH = 0.2
 _MOST_SAMPLES, _FEWEST_SAMPLES = 1 << 18, 1 << 12
-_SHORT_SAMPLES, _SHORT_ITERATIONS = 512, 20
+_SHORT_SAMPLES, _SHORT_ITERATIONS, _SHORT_REFRESHES = 1024, 20, 1
 """Of a search that begins at a good C; its result is calibrated like any other."""
 _QUICKER = 8
 """How many times fewer frozen samples an estimate takes than a calibration."""
@@ -174,6 +174,7 @@ class MonteCarlo(Accountant):
             start=start,
             samples=None if start is None else _SHORT_SAMPLES,
             iterations=0 if start is None else _SHORT_ITERATIONS,
+            refreshes=0 if start is None else _SHORT_REFRESHES,
             options=options,
             tau=tau,
             watch=lambda stage, index, value: options.tell(f"optimising {stage} | {value:.5g}", index, index + 10),

@@ -37,7 +37,8 @@ from galton.workloads import Workload, prefix_sums
 
 METHODS = ("lbfgs", "paper")
 _REFRESHES = 3
-"""How often the draws of a search are renewed, twice as many each time."""
+"""Descents of a search, each on new draws, twice as many."""
+_MOST_REFRESHES = 8
 
 
 @typechecked
@@ -117,6 +118,7 @@ def optimize(
     estimator: str = "",
     samples: int | None = None,
     iterations: int = 0,
+    refreshes: int = 0,
     start: Strategy | None = None,
     options: Options | None = None,
     tau: float = DEFAULT_TAU,
@@ -141,8 +143,9 @@ def optimize(
       participation: how an example takes part: bins (drawn once) or redrawn (in every epoch).
       estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`); for
         redrawn bins tilted only.
-      samples: samples per direction and iteration; None for the default, 4096 (1024 for redrawn bins).
+      samples: samples per direction and iteration; None for the default, 4096 (2048 for redrawn bins).
       iterations: the most iterations per descent; 0 for the default, 60 (300 for `paper`).
+      refreshes: how many descents at most, each on new draws, twice as many; 0 for the default, 3.
       start: a member of the family to start from.
       options: how `calibrate` samples; its seed is also that of the search.
       tau: the multiplier is calibrated to delta / tau, to leave room for a certificate.
@@ -165,6 +168,7 @@ def optimize(
     way = find_participation(participation)
     samples = way.samples if samples is None else count("samples", samples, at_most=1 << 24)
     count("iterations", iterations, at_least=0)
+    count("refreshes", refreshes, at_least=0, at_most=_MOST_REFRESHES)
     choice("method", method, METHODS)
     check_tau(tau)
     if not callable(objective):
@@ -187,7 +191,7 @@ def optimize(
     with wide_jax(), one_blas_thread():
         _check_objective(parsed, run)
         try:
-            parameters = run.optimum(parsed, start)
+            parameters = run.optimum(parsed, start, refreshes or _REFRESHES)
         except Interrupted as stop:
             parameters, interrupted = stop.parameters, True
             parsed = run.family or parsed
@@ -253,7 +257,7 @@ class Run:
         return make(family, self.bins, self.workload, self.objective, self.participation)
 
     def optimum(self, family: Family, start: Strategy | None = None, refreshes: int = _REFRESHES) -> FloatArray:
-        """Returns the parameters of the best member found, on draws that are renewed so often."""
+        """Returns the parameters of the best member found in so many descents."""
         problem = self.problem(family)
         if start is not None:
             first = family.parameters(start)

@@ -96,7 +96,7 @@ class Redrawn(Participation):
 
     name: ClassVar[str] = RedrawnPair.participation
     estimators: ClassVar[tuple[str, ...]] = ("tilted",)
-    samples: ClassVar[int] = 1 << 10
+    samples: ClassVar[int] = 1 << 11
     tries_longer_memory: ClassVar[bool] = False
     inner_refreshes: ClassVar[int] = 1
 

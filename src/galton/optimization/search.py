@@ -26,6 +26,10 @@ _UNIT = 0.1
 _APPROACHES = 20
 _ATTEMPTS = 4
 """How often to draw, twice as many each time, if the draws have no solution at their own design."""
+_SETTLED = 1e-3
+"""A search ends when a descent changed the objective (a logarithm) by less than this on fresh draws."""
+_SHARES = (1.0, 0.5, 0.25)
+"""How much of the way that a descent went is tried, if fresh draws see no gain at its end."""
 _FEWEST_JUDGED = 1 << 9
 """A point is judged by four times the samples of the search, but of no fewer than this, and no more than the usual."""
 _WALL = 1.0
@@ -193,7 +197,9 @@ def search(
 ) -> FloatArray:
     """Returns the best parameters: descends on frozen draws and judges on fresh ones, until those see no gain.
 
-    The start is judged too, so that the result is no worse than the start, up to the noise of the judgement.
+    A descent may follow its draws too far, to errors that other draws do not see: part of the way is then tried, and
+    the next descent, on twice as many draws, goes on from there. The start is judged too, so that the result is no
+    worse than the start, up to the noise of the judgement.
     """
     name = problem.family.name
     best, known = start, Judgement(math.inf, math.nan)
@@ -207,14 +213,20 @@ def search(
                 iterations,
                 lambda value: history.add(name, value),
             )
-            try:
-                judged = judge(problem, candidate, target, name, guess=level(problem.statistic(candidate)).log_sigma)
-            except GaltonError:  # without a noise level the point is no candidate
-                break
-            gained = known.value - judged.value
-            if gained > 0:
-                best, known = candidate, judged
-            if gained < 1e-3:
+            settled = False
+            for share in _SHARES:
+                point = best + share * (candidate - best)
+                try:
+                    judged = judge(problem, point, target, name, guess=level(problem.statistic(point)).log_sigma)
+                except GaltonError:  # without a noise level the point is no candidate
+                    continue
+                gained = known.value - judged.value
+                settled = share == 1.0 and abs(gained) < _SETTLED
+                if gained > 0:
+                    best, known = point, judged
+                if gained > 0 or settled:
+                    break
+            if settled:
                 break
     except Interrupted as stop:
         raise Interrupted(_better_of(problem, best, known.value, stop.parameters, target)) from None
