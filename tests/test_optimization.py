@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -641,6 +642,38 @@ def test_ctrl_c_while_judging_returns_the_best_so_far(at: int, monkeypatch: pyte
     assert stopped.rmse > 0
 
 
+@pytest.mark.parametrize(
+    ("best", "expected", "descents"),
+    [
+        (1.0, 1.0, 2),  # the whole way is good; the second descent ends where it begins, and that settles it
+        (0.3, 0.5, 3),  # half of the way is better than none; from there on no part is
+        (-1.0, 0.0, 3),  # no part of the way is any good, and more draws are no help
+    ],
+)
+def test_a_descent_that_went_too_far_is_taken_part_of_the_way(
+    best: float, expected: float, descents: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fresh draws see a parabola with its least value at `best`; frozen ones always promise more at 1."""
+    from galton.optimization import search
+
+    problem, samples = SimpleNamespace(family=SimpleNamespace(name="any"), statistic=lambda point: point), []
+
+    def judge(problem: Any, point: Any, target: Any, purpose: str, guess: float = 0.0) -> search.Judgement:
+        return search.Judgement(float((point[0] - best) ** 2), 0.0)
+
+    def design(problem: Any, point: Any, target: Any, purpose: str, count: int, guess: float) -> Any:
+        samples.append(count)
+        return lambda statistic: SimpleNamespace(log_sigma=0.0)
+
+    monkeypatch.setattr(search, "judge", judge)
+    monkeypatch.setattr(search, "design", design)
+    monkeypatch.setattr(search, "descend", lambda *_: np.ones(1))
+    target = SimpleNamespace(samples=8)
+    reached = search.search(problem, np.zeros(1), target, 5, 3, search.History())  # type: ignore[arg-type]
+    assert reached[0] == expected
+    assert samples == [8 << index for index in range(descents)]
+
+
 @pytest.mark.slow
 def test_the_papers_method_improves() -> None:
     """At delta = 0.01 plain samples see something; 20 steps, judged by the accountant."""
@@ -757,6 +790,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("samples", {"samples": 0}),
     ("samples", {"samples": 1 << 30}),
     ("iterations", {"iterations": -1}),
+    *(("refreshes", {"refreshes": value}) for value in (-1, 9)),
     ("method", {"method": "newton"}),
     ("estimator", {"estimator": "exact"}),
     ("objective", {"objective": "median"}),
