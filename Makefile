@@ -32,7 +32,7 @@ lint: $(STAMP)
 
 benchmarks: $(STAMP)
 	$(BIN)/pip install --quiet -e ".[benchmarks]"
-	for name in certificates sampling many_bins agreement optimize noise cifar report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in certificates sampling many_bins independent agreement optimize noise cifar report; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 # The documentation in build/site; a warning is an error. Needs no network once its packages are there.
 docs: $(VENV)/.docs

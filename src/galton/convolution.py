@@ -218,7 +218,7 @@ class TiltedSum:
         window = product.sums()[(positions - first) % size]
         sums = positions * self._interval
         above = sums > level
-        gaps = sums[above] - level
+        gaps = np.asarray(sums[above] - level, np.float64)
         values = np.exp(-tilt * gaps) * payoff(gaps)
         inside, hidden = float(values @ np.maximum(window[above], 0.0)), product.hidden(values)
         log_front = log_scale - tilt * level

@@ -222,4 +222,4 @@ def _on_grid(points: FloatArray, masses: FloatArray, interval: float) -> Grid:
     index = below.astype(np.int64) - first
     size = int(index[-1]) + 2
     spread = np.bincount(index, masses * (1 - share), size) + np.bincount(index + 1, masses * share, size)
-    return Grid(interval, first, spread)
+    return Grid(interval, first, np.asarray(spread, np.float64))

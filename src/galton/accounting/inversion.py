@@ -209,9 +209,9 @@ def _invert_on_grid(
     options: Options,
 ) -> tuple[Interval, tuple[DirectionPoint, ...]]:
     """Bounds delta on a grid around the guess and reads off where it crosses the target."""
-    limits, points = _invert_bounds(pair, target, guess, adjacency, options)
-    if limits is not None:
-        return limits, points
+    settled = _invert_bounds(pair, target, guess, adjacency, options)
+    if settled is not None:
+        return settled
     steps = np.arange(-_POINTS, _POINTS + 1) / _POINTS
     grid = np.unique(np.clip(guess * (1 + options.rel_width * steps), 0.0, bracket[1]))
     failure = (1 - options.confidence) / (2 * len(adjacency.directions))
@@ -248,11 +248,11 @@ def _invert_on_grid(
 
 def _invert_bounds(
     pair: DominatingPair, target: float, guess: float, adjacency: Adjacency, options: Options
-) -> tuple[Interval | None, tuple[DirectionPoint, ...]]:
-    """As `_invert_on_grid`, where deterministic bounds say enough: three epsilons around the guess."""
+) -> tuple[Interval, tuple[DirectionPoint, ...]] | None:
+    """As `_invert_on_grid`, where deterministic bounds say enough at three epsilons around the guess; else None."""
     brackets = [toolkit_for(pair).bracket(pair, direction, guess) for direction in adjacency.directions]
     if options.sampler != AUTO or None in brackets:
-        return None, ()
+        return None
     grid = guess * (1 + options.rel_width * np.array([-_NEAR, 0.0, _NEAR]))
     by_direction, points = [], []
     for direction in adjacency.directions:
@@ -275,7 +275,7 @@ def _invert_bounds(
             )
         )
     crossing = _find_crossing(grid, by_direction, target)
-    return (crossing, tuple(points)) if crossing.upper < np.inf and crossing.lower > 0 else (None, ())
+    return (crossing, tuple(points)) if crossing.upper < np.inf and crossing.lower > 0 else None
 
 
 def _find_crossing(grid: FloatArray, by_direction: Sequence[Sequence[Interval]], target: float) -> Interval:
