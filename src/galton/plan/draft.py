@@ -30,8 +30,8 @@ MOST_TRUNCATION = 0.5
 """Largest share of delta that truncation may take."""
 WORTH = 0.995
 """Redrawn bins are taken if their error is less than this much of that of one draw, which leaks less if batches do."""
-MOST_COMPARED = 1 << 18
-"""Rounds times bins up to which a plan that names no batching compares both, each with its own C: a minute or two."""
+MOST_COMPARED = 1 << 16
+"""Rounds times bins up to which a plan that names no batching compares both, each with its own C: minutes."""
 _MANY_ROUNDS = 10**6
 _ONE_DRAW, _REDRAWN = BallsInBins.kind, RedrawnBallsInBins.kind
 
