@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from benchmarks import fuzz
+from benchmarks.fuzzing import cases, command_line, inputs, public_api, running
 from galton.plan import Plan
 
 SEED = 1
@@ -26,46 +26,52 @@ SAMPLED = {
 def place(tmp_path: Path, small_plan: Plan) -> Iterator[Path]:
     here = Path.cwd()
     with mock.patch.dict(os.environ):
-        fuzz.place_of.cache_clear()
-        fuzz.objects.cache_clear()
-        fuzz.prepare(tmp_path, small_plan)
+        inputs.place_of.cache_clear()
+        public_api.objects.cache_clear()
+        running.prepare(tmp_path, small_plan)
         yield tmp_path
     os.chdir(here)
 
 
-def check(cases: Iterator[fuzz.Case]) -> int:
-    outcomes = [fuzz.run_case(case, SEED) for case in cases]
+def check(drawn: Iterator[cases.Case]) -> int:
+    outcomes = [running.run_case(case, SEED) for case in drawn]
     violations = [f"{outcome.index} {outcome.call}: {outcome.violation}" for outcome in outcomes if outcome.violation]
     assert violations == []
     return len(outcomes)
 
 
 def test_a_hundred_quick_cases(place: Path) -> None:
-    quick = (case for case in fuzz.cases(SEED, 0, 10**6) if case.name not in SAMPLED)
+    quick = (case for case in cases.cases(SEED, 0, 10**6) if case.name not in SAMPLED)
     assert check(islice(quick, 100)) == 100
 
 
 @pytest.mark.slow
 def test_a_thousand_cases(place: Path) -> None:
-    assert check(fuzz.cases(SEED, 0, 1000)) == 1000
+    assert check(cases.cases(SEED, 0, 1000)) == 1000
 
 
 def test_cases_depend_on_seed_and_number_alone() -> None:
-    first = list(fuzz.cases(3, 0, 50))
-    assert list(fuzz.cases(3, 20, 50)) == first[20:]
-    assert list(fuzz.cases(4, 0, 50)) != first
+    first = list(cases.cases(3, 0, 50))
+    assert list(cases.cases(3, 20, 50)) == first[20:]
+    assert list(cases.cases(4, 0, 50)) != first
 
 
 def test_every_public_name_and_command_is_drawn() -> None:
-    drawn = {case.name for case in fuzz.cases(SEED, 0, 3000)}
-    assert set(fuzz.api_calls()) <= drawn
-    assert {words[0] for words in fuzz.COMMANDS} == set(fuzz.options_of_commands())
+    drawn = {case.name for case in cases.cases(SEED, 0, 3000)}
+    assert set(public_api.api_calls()) <= drawn
+    assert {words[0] for words in command_line.COMMANDS} == set(command_line.options_of_commands())
+
+
+def test_every_public_name_is_called_with_arguments_that_work(place: Path) -> None:
+    names = set(public_api.api_calls()) - SAMPLED
+    outcomes = {name: running.run_case(cases.Case(0, name), SEED) for name in names}
+    assert {name: outcome.message for name, outcome in outcomes.items() if outcome.code != 0} == {}
 
 
 def test_a_violation_is_noticed(place: Path) -> None:
     with mock.patch("galton.cli.plan.Guarantee", side_effect=ZeroDivisionError):
-        words = next(words for words in fuzz.COMMANDS if words[0] == "plan")
-        assert "exit code 1" in fuzz.run_case(fuzz.Case(0, "plan", words=words), SEED).violation
+        words = next(words for words in command_line.COMMANDS if words[0] == "plan")
+        assert "exit code 1" in running.run_case(cases.Case(0, "plan", words=words), SEED).violation
     with mock.patch("galton.gaussian_mu", side_effect=ZeroDivisionError):
-        assert "ZeroDivisionError" in fuzz.run_case(fuzz.Case(0, "gaussian_mu"), SEED).violation
-    assert fuzz.has_nan({"a": [1.0, float("nan")]})
+        assert "ZeroDivisionError" in running.run_case(cases.Case(0, "gaussian_mu"), SEED).violation
+    assert running.has_nan({"a": [1.0, float("nan")]})
