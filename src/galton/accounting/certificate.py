@@ -335,7 +335,7 @@ def certify(
     Formal guarantee: if the claim is false, the probability of acceptance is at most `failure` (default 0.0015 *
     delta) for this attempt, over the randomness of the seed, and at most the certificate's failure_probability,
     the sum over attempts, for all attempts at the target together. All directions of the adjacency are tested,
-    each with an equal share.
+    each with the whole of `failure`: a false claim is false in one of them, and must pass that one too.
 
     Args:
       pair: the mechanism with its noise multiplier.
@@ -373,12 +373,11 @@ def certify(
     ledger = ledger or default_ledger()
     targets = (target_digest(pair, guarantee), spelled_target_digest(pair, guarantee), *counted_for)
     spent = ledger.begin(targets, failure)
-    share = failure / len(guarantee.directions)
     verdicts = []
     try:
         for direction in guarantee.directions:
             verdicts.append(
-                _verify_direction(pair, direction, guarantee, share, tau, derived_seed(seed, "certify"), options)
+                _verify_direction(pair, direction, guarantee, failure, tau, derived_seed(seed, "certify"), options)
             )
             if not verdicts[-1].accepted:
                 break

@@ -142,12 +142,11 @@ def _on_shared_samples(
     pair: DominatingPair, grid: FloatArray, adjacency: Adjacency, share: float, seed: int, options: Options
 ) -> tuple[list[Interval], int]:
     """All epsilons on the same plain samples."""
-    failure = share / (2 * len(adjacency.directions))
     samples_seed = derived_seed(seed, "profile")
     by_direction, samples = [], 0
     for direction in adjacency.directions:
         chosen = choose_sampler(pair, direction, 0.0, "plain")
-        intervals, taken = observe(chosen, grid.tolist(), failure, samples_seed, options, lambda _: False)
+        intervals, taken = observe(chosen, grid.tolist(), share / 2, samples_seed, options, lambda _: False)
         by_direction.append(intervals)
         samples += taken
     return [_largest_interval([intervals[i] for intervals in by_direction]) for i in range(grid.size)], samples
@@ -171,9 +170,10 @@ def _point_by_point(
 
 
 def _largest_interval(intervals: Sequence[Interval]) -> Interval:
+    """Limits on the largest delta of all directions; the lower is that of the first (docs/math.md, section 2.4)."""
     return Interval(
         max(interval.estimate for interval in intervals),
-        max(interval.lower for interval in intervals),
+        intervals[0].lower,
         max(interval.upper for interval in intervals),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from galton.accounting.deterministic import direction_bracket
+from galton.accounting.deterministic import direction_bracket, direction_lower_bound
 from galton.accounting.options import AUTO, SEQUENCE, Options, derived_seed
 from galton.bounds import BOUNDS, EmpiricalBernstein, FixedSample
 from galton.errors import non_negative
@@ -37,7 +37,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class DirectionDelta:
-    """delta in one direction.
+    """delta in one direction; each of its limits holds on its own with half the failure probability of the estimate.
 
     Attributes:
       direction: mixture-first (REMOVE), noise-first (ADD) or replace.
@@ -76,7 +76,7 @@ class DeltaEstimate:
       delta: the estimate.
       lower: lower limit on delta.
       upper: upper limit on delta.
-      confidence: probability that all limits hold at once.
+      confidence: probability that `lower` and `upper` hold at once.
       bound: how samples were turned into limits: sequence, or the name of a fixed-sample bound.
       adjacency: which data sets are neighbours.
       samples: samples taken over all directions.
@@ -119,7 +119,7 @@ def delta(
     With the default confidence sequence, sampling stops once the interval is as narrow as `options.rel_width` asks
     for; with a fixed-sample bound it takes exactly `options.samples`.
 
-    Formal guarantee: all limits hold at once except with probability 1 - options.confidence over the accountant's
+    Formal guarantee: both limits hold at once except with probability 1 - options.confidence over the accountant's
     random numbers. This is no certificate: nothing is written to the ledger of attempts.
 
     Args:
@@ -154,24 +154,27 @@ def delta_with_failure(
     purpose: str = "estimate",
     claim: float | None = None,
 ) -> DeltaEstimate:
-    """Returns delta with limits that all hold at once except with probability `failure`.
+    """Returns delta with limits that hold at once except with probability `failure`.
 
+    Both limits of every direction have half of it: the largest upper limit is too small only if that of the direction
+    with the largest delta is, and the lower limit is that of the first direction alone (docs/math.md, section 2.4).
     With a `claim` sampling also stops as soon as the limits say whether delta is at most that.
     """
     non_negative("epsilon", epsilon)
     start = time.perf_counter()
-    share = failure / (2 * len(adjacency.directions))
     estimates: list[DirectionDelta] = []
     for direction in adjacency.directions:
         settled = max((other.lower for other in estimates), default=0.0)
         samples_seed = derived_seed(seed, purpose)
-        estimates.append(direction_delta(pair, direction, epsilon, share, samples_seed, options, settled, claim))
+        estimates.append(direction_delta(pair, direction, epsilon, failure / 2, samples_seed, options, settled, claim))
+    upper = max(estimate.upper for estimate in estimates)
+    floor = max(direction_lower_bound(pair, direction, epsilon) for direction in adjacency.directions)
     top = max(estimates, key=lambda estimate: estimate.delta)
     return DeltaEstimate(
         epsilon=float(epsilon),
         delta=top.delta,
-        lower=max(estimate.lower for estimate in estimates),
-        upper=max(estimate.upper for estimate in estimates),
+        lower=min(max(estimates[0].lower, floor), upper),
+        upper=upper,
         confidence=1 - failure,
         bound=options.bound,
         adjacency=adjacency,

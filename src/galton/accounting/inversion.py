@@ -214,7 +214,7 @@ def _invert_on_grid(
         return settled
     steps = np.arange(-_POINTS, _POINTS + 1) / _POINTS
     grid = np.unique(np.clip(guess * (1 + options.rel_width * steps), 0.0, bracket[1]))
-    failure = (1 - options.confidence) / (2 * len(adjacency.directions))
+    failure = (1 - options.confidence) / 2
     by_direction: list[list[Interval]] = []
     points = []
     for direction in adjacency.directions:
@@ -279,9 +279,12 @@ def _invert_bounds(
 
 
 def _find_crossing(grid: FloatArray, by_direction: Sequence[Sequence[Interval]], target: float) -> Interval:
-    """Estimate and limits of the epsilon at which delta, the maximum over the directions, is `target`."""
+    """Estimate and limits of the epsilon at which delta, the maximum over the directions, is `target`.
+
+    The lower limit is that of the first direction alone (docs/math.md, section 2.4).
+    """
     uppers = np.max([[interval.upper for interval in intervals] for intervals in by_direction], axis=0)
-    lowers = np.max([[interval.lower for interval in intervals] for intervals in by_direction], axis=0)
+    lowers = np.array([interval.lower for interval in by_direction[0]])
     means = np.max([[interval.estimate for interval in intervals] for intervals in by_direction], axis=0)
     above, below = np.flatnonzero(uppers > target), np.flatnonzero(lowers < target)
     upper = grid[0] if not above.size else (grid[above[-1] + 1] if above[-1] + 1 < grid.size else np.inf)
