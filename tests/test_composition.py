@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution as peer
 from scipy.integrate import quad
 from scipy.special import ndtr
 
-from galton.accountants import subsampled_delta
+from galton.accountants import poisson, subsampled_delta
 from galton.accountants.composition import Composition, LossGrid, subsampled_step
 from galton.accountants.poisson import loss_interval, subsampled_epsilon
 from galton.errors import InvalidArgument
@@ -112,6 +113,28 @@ def test_a_finer_grid_is_lower_and_not_by_much(
     ]
     assert levels == sorted(levels, reverse=True)
     assert levels[0] < 1.25 * levels[-1]
+
+
+@pytest.mark.parametrize(
+    ("q", "steps", "epsilon", "delta", "finest"),
+    # A grid of 0.25 million losses will do; 16 million took minutes. The others need all grids.
+    [(0.25, 8, 1.0, 0.5, 16.0), (0.01, 200, 8.0, 1e-5, 1.0), (0.001, 100_000, 300.0, 1e-5, 1.0)],
+)
+def test_a_noise_level_is_searched_for_from_coarse_to_fine(
+    monkeypatch: pytest.MonkeyPatch, q: float, steps: int, epsilon: float, delta: float, finest: float
+) -> None:
+    grids: list[float] = []
+
+    def noted(*given: Any) -> float:
+        grids.append(given[5])
+        return subsampled_delta(*given)
+
+    poisson.column_multiplier.cache_clear()
+    monkeypatch.setattr(poisson, "subsampled_delta", noted)
+    level = poisson.column_multiplier(q, steps, epsilon, delta)
+    assert grids == sorted(grids, reverse=True)
+    assert grids[-1] == finest
+    assert subsampled_delta(level, q, steps, epsilon) <= delta < subsampled_delta(level * (1 - 5e-4), q, steps, epsilon)
 
 
 def test_small_sums_by_enumeration() -> None:

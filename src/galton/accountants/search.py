@@ -11,13 +11,16 @@ WIDTH = 2e-4
 """Relative width to which a noise level is found."""
 
 
-def least_noise(delta: Callable[[float], float], target: float, guess: float, width: float = WIDTH) -> float:
+def least_noise(
+    delta: Callable[[float], float], target: float, guess: float, width: float = WIDTH, step: float = 0.1
+) -> float:
     """Returns a noise level with delta(level) <= target, within `width` of the least, for a decreasing function.
 
     Regula falsi on logarithms within a bracket (Illinois), which takes few evaluations since log delta is smooth; only
-    a level at which the function was seen to be low enough is returned.
+    a level at which the function was seen to be low enough is returned. `step` is how far from the guess, in
+    logarithms, to look first.
     """
-    low, low_excess, high, high_excess = _bracket(delta, target, guess)
+    low, low_excess, high, high_excess = _bracket(delta, target, guess, step)
     side = 0
     while high - low > width:
         if math.isfinite(low_excess) and math.isfinite(high_excess):
@@ -43,11 +46,12 @@ def _excess(delta: Callable[[float], float], target: float, log_level: float) ->
     return math.log(value / target) if value > 0 else -math.inf
 
 
-def _bracket(delta: Callable[[float], float], target: float, guess: float) -> tuple[float, float, float, float]:
+def _bracket(
+    delta: Callable[[float], float], target: float, guess: float, step: float
+) -> tuple[float, float, float, float]:
     """Doubles or halves the step from `guess` until the target lies between."""
     low = high = math.log(guess)
     low_excess = high_excess = _excess(delta, target, low)
-    step = 0.1
     while high_excess > 0:
         low, low_excess = high, high_excess
         high, step = high + step, 2 * step
