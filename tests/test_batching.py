@@ -244,6 +244,10 @@ def test_a_shuffle_that_fails_leaves_no_pieces(tmp_path: Path) -> None:
     with pytest.raises(ConnectionResetError):
         shuffle_records(torn(), tmp_path / "data", shards=2)
     assert list((tmp_path / "data").iterdir()) == []
+    for wrong in (["a"], [1], np.eye(2)):
+        with pytest.raises(InvalidArgument, match=r"records = .*must all be bytes"):
+            shuffle_records(wrong, tmp_path / "data", shards=2)  # type: ignore[arg-type]
+    assert list((tmp_path / "data").iterdir()) == []
     (tmp_path / "file").touch()
     with pytest.raises(InvalidFile, match=r"file.*: cannot be made"):
         shuffle_records([b"a"], tmp_path / "file" / "data")

@@ -490,6 +490,20 @@ def test_a_sensitivity_that_is_not_known_is_refused(strategy: Strategy) -> None:
         galton.min_separation_sensitivity(strategy, 2)
 
 
+@pytest.mark.parametrize(
+    ("family", "bins", "rounds"),
+    # Modes of 20,001 bins took 19 GB, the shifted weights of 10,000 epochs 10 GB.
+    [("toeplitz:2", 20_001, 60_003), ("blt:2+scale", 8, 80_000)],
+)
+def test_what_does_not_fit_into_memory_is_refused_before_the_search(family: str, bins: int, rounds: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"family = .* GB of memory for {rounds} rounds"):
+        galton.unamplified_optimum(family, bins, rounds)
+    parse_family("blt:2", 80_000).check_memory(8)
+    if bins == 8:
+        with pytest.raises(InvalidArgument, match="GB of memory"):
+            galton.optimize(family, bins, rounds, 1.0, 1e-5)
+
+
 # Optima under amplification
 
 BINS, ROUNDS = 4, 16

@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 
 import galton
-from galton.accountants import Certified, Evidence, Figure, Standing, Statement, find_accountant
-from galton.accounting import certify
+from galton.accountants import Certified, Evidence, Figure, Setting, Standing, Statement, find_accountant
+from galton.accounting import Options, certify
 from galton.accounting.ledger import Ledger
 from galton.batching import BallsInBins, CyclicPoisson, Poisson, RedrawnBallsInBins, truncation
 from galton.errors import InvalidArgument, InvalidFile
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Adjacency, Guarantee
 from galton.pair import dominating_pair
-from galton.plan import Plan, load_plan, make_plan, save_plan, verify_plan
+from galton.plan import Plan, draft, load_plan, make_plan, save_plan, verify_plan
+from galton.plan.choose import references
 from galton.plan.folder import PLAN, STRATEGY, SUMS
 from galton.strategies import Strategy
 from tests.forging import fitting, rewrite_sums, with_noise
@@ -742,6 +743,22 @@ def test_best_takes_the_least_error_of_all() -> None:
 def test_bad_input_is_refused_by_name(words: dict[str, object], match: str) -> None:
     with pytest.raises(InvalidArgument, match=match):
         make_plan(**{**SMALL, "strategy": "sqrt:8", **words})
+
+
+def test_weights_of_so_many_rounds_that_they_do_not_fit_into_memory_are_refused_by_name_and_no_default() -> None:
+    many = {**SMALL, "strategy": "blt:2+scale", "batching": "balls-in-bins", "epochs": 10_000}
+    with pytest.raises(InvalidArgument, match=r"strategy = 'blt:2\+scale': needs .* GB of memory"):
+        make_plan(**many)
+    analysis = find_accountant("balls-in-bins")
+    assert draft._default_strategy(analysis, 8, 80_000) == "blt:4"
+    assert draft._default_strategy(analysis, 8, 8_000) == "blt:4+scale"
+
+
+def test_a_reference_that_does_not_fit_into_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("galton.errors._MOST_GIGABYTES", 2e-6)
+    names = {alternative.name for alternative in references(Setting(8, 3, Guarantee(4.0, 1e-3)), Options())}
+    assert "dpsgd-unamplified" in names
+    assert "memf-unamplified" not in names
 
 
 def test_replace_needs_an_accountant_that_covers_it() -> None:

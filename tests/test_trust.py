@@ -509,6 +509,12 @@ def test_the_command_line_makes_keys_signs_and_checks(theirs: Plan, tmp_path: Pa
     again = command("keygen", str(private))
     assert (again.code, again.out) == (2, "")
     assert "is there already" in again.err
+    nowhere = command("keygen", "/")
+    assert (nowhere.code, nowhere.out) == (2, "")
+    assert "must name a file" in nowhere.err
+    endless = command("sign", str(folder), "--key", "/dev/zero")
+    assert (endless.code, endless.out) == (2, "")
+    assert "too long for a key" in endless.err
     unsigned = command("verify", str(folder), "--key", made["public"])
     assert unsigned.code == 3
     assert "REJECTED" in unsigned.out

@@ -123,11 +123,11 @@ def count_rounds(value: int, at_least: int = 1) -> int:
     return count("rounds", value, at_least, MOST_ROUNDS)
 
 
-def check_memory(argument: str, value: Any, numbers: int) -> None:
+def check_memory(argument: str, value: Any, numbers: int, purpose: str = "") -> None:
     """Refuses what takes more memory than galton allows itself: so many float64 numbers at once."""
     if 8 * numbers > _MOST_GIGABYTES * _GIGABYTE:
         needed = 8 * numbers // _GIGABYTE
-        raise InvalidArgument(argument, value, f"needs {needed} GB of memory, more than {_MOST_GIGABYTES:g}")
+        raise InvalidArgument(argument, value, f"needs {needed} GB of memory{purpose}, more than {_MOST_GIGABYTES:g}")
 
 
 def choice(argument: str, value: str, allowed: tuple[str, ...]) -> str:

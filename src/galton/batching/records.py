@@ -17,7 +17,7 @@ import numpy as np
 
 from galton import files
 from galton.batching.randomness import BLOCK, Words, check_seed
-from galton.errors import InvalidFile, count
+from galton.errors import InvalidArgument, InvalidFile, count
 from galton.typechecking import typechecked
 
 INDEX = "shuffled.json"
@@ -125,6 +125,8 @@ def _write_shards(records: Iterable[bytes], folder: Path, shards: int, words: Wo
             if position % BLOCK == 0:
                 targets = words.below(shards, "shard", position // BLOCK, BLOCK)
             shard = int(targets[position % BLOCK])
+            if not isinstance(record, bytes | bytearray | memoryview):
+                raise InvalidArgument("records", type(record).__name__, "must all be bytes")
             parts[shard].write(len(record).to_bytes(8, "little") + record)
             sizes[shard] += 1
     return sizes

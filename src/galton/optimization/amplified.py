@@ -176,6 +176,7 @@ def optimize(
     usual = "plain" if method == "paper" and "plain" in way.estimators else way.estimators[0]
     estimator = choice("estimator", estimator or usual, way.estimators)
     parsed = parse_family(family, rounds)
+    parsed.check_memory(bins)
     if workload is not None and workload.rounds != rounds:
         raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the run, {rounds}")
     if start is not None:

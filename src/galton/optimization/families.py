@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import FloatArray, InvalidArgument
+from galton.errors import FloatArray, InvalidArgument, check_memory
 from galton.optimization.forms import BufferForm, Form, MatrixForm, SeriesForm
 from galton.strategies import Blt, ColumnBanded, Dense, Scaled, Strategy, Toeplitz
 from galton.strategies.grammar import OPTIMIZATION, parse_spec
@@ -40,6 +40,16 @@ class Family(ABC):
     def columns_are_free(self) -> bool:
         """Whether columns can be scaled one by one without leaving the family."""
         return False
+
+    def check_memory(self, bins: int) -> None:
+        """Refuses a search whose modes, or weights shifted by epochs, would not fit into memory.
+
+        Args:
+          bins: batches per epoch.
+        """
+        shifted = 2 * -(-self.rounds // bins) if self.columns_are_free else 0
+        purpose = f" for {self.rounds} rounds in epochs of {bins}"
+        check_memory("family", self.name, self.rounds * (4 * bins + shifted), purpose)
 
     @abstractmethod
     def form(self, parameters: jax.Array) -> Form:

@@ -65,6 +65,7 @@ def unamplified_optimum(
     choice("participation", participation, PARTICIPATIONS)
     choice("objective", objective, ("rmse", "max"))
     parsed = parse_family(family, rounds)
+    parsed.check_memory(bins)
     target = prefix_sums(rounds) if workload is None else workload
     if target.rounds != rounds:
         raise InvalidArgument("workload", target.rounds, f"must have as many rounds as the run, {rounds}")

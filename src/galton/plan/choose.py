@@ -57,11 +57,18 @@ def choose(
             f"{setting.guarantee.delta:.3g}, which are out of reach of the search; take a strategy that needs none, "
             "such as --strategy sqrt:4"
         ) from None
+    except InvalidArgument as error:
+        if error.argument != "family":
+            raise
+        raise InvalidArgument("strategy", error.value, error.remedy) from None
     return Chosen(optimum.strategy, None if optimum.figure is None else optimum.figure.noise_multiplier, ())
 
 
 def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
-    """Returns the errors of well-known mechanisms for the same guarantee, of those that can give it."""
+    """Returns the errors of well-known mechanisms for the same guarantee, of those that can give it.
+
+    One whose C takes too much memory to optimise is left out: the plan does not depend on it.
+    """
     adjacency = setting.guarantee.adjacency
     known = [
         mechanism
@@ -71,7 +78,13 @@ def references(setting: Setting, options: Options) -> tuple[Alternative, ...]:
     alternatives = []
     for index, mechanism in enumerate(known):
         options.tell(f"alternatives | {mechanism.name}", index, len(known))
-        alternatives.append(_alternative(mechanism, setting, mechanism.solver(setting, None)))
+        try:
+            solved = mechanism.solver(setting, None)
+        except InvalidArgument as error:
+            if error.argument != "family":
+                raise
+            continue
+        alternatives.append(_alternative(mechanism, setting, solved))
     return tuple(alternatives)
 
 

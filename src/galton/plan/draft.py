@@ -20,6 +20,7 @@ from galton.batching import (
 from galton.batching.batches import DEFAULT_TRUNCATION
 from galton.errors import GaltonError, InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
+from galton.optimization.families import parse_family
 from galton.plan.choose import Chosen, choose
 from galton.plan.plan import Alternative
 from galton.strategies import Strategy, identity
@@ -173,7 +174,7 @@ def _draft(request: Request, batching: str, options: Options, start: Strategy | 
         raise InvalidArgument("padded_batch_size", padded_batch_size, remedy)
     claim = guarantee.with_delta(guarantee.delta - truncation_delta)
     setting = Setting(bins, request.epochs, claim, request.workload)
-    spec = request.strategy or _default_strategy(analysis, rounds)
+    spec = request.strategy or _default_strategy(analysis, bins, rounds)
     with naming_batch_size(request.batch_size):
         chosen = choose(spec, analysis, setting, options, start)
     try:
@@ -202,12 +203,20 @@ def naming_batch_size(batch_size: float) -> Iterator[None]:
         raise InvalidArgument("batch_size", batch_size, remedy) from None
 
 
-def _default_strategy(accountant: Accountant, rounds: int) -> str:
-    """The strategy of a plan that names none: the accountant's, with fewer buffers for a run of fewer rounds."""
+def _default_strategy(accountant: Accountant, bins: int, rounds: int) -> str:
+    """The strategy of a plan that names none: the accountant's, with fewer buffers for a run of fewer rounds.
+
+    A run with so many epochs that the weights of all rounds cannot be searched for in memory gets none.
+    """
     usual = parse_spec(accountant.default_strategy, _MANY_ROUNDS, PLAN)
     if usual.number is None or usual.notation.number is None:
         return accountant.default_strategy
-    return str(replace(usual, number=min(usual.number, usual.notation.number.largest(rounds))))
+    spec = replace(usual, number=min(usual.number, usual.notation.number.largest(rounds)))
+    try:
+        parse_family(str(spec), rounds).check_memory(bins)
+    except InvalidArgument:
+        spec = replace(spec, scaled=False)
+    return str(spec)
 
 
 def _generous_padded_batch_size(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FORMAT = "galton-signature"
 VERSION = 1
+_LONGEST_KEY = 1 << 16
+"""Bytes of a PEM file; an Ed25519 key has about a hundred."""
 _DOMAIN = b"galton plan signature, version 1\n"
 """So that no signature of anything else is ever one of a plan."""
 
@@ -135,6 +137,8 @@ def new_key_pair(path: str | Path) -> Path:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    if not Path(path).name:
+        raise InvalidArgument("path", str(path), "must name a file, such as officer.pem")
     private, public = Path(path), Path(path).with_suffix(".pub" + Path(path).suffix)
     files.check_new(public)
     key = Ed25519PrivateKey.generate()
@@ -192,12 +196,15 @@ def read_public_key(key: str | Path | bytes) -> Ed25519PublicKey:
 
 
 def _read(path: Path) -> tuple[bytes, int]:
-    """Returns the content of a file, and its mode."""
+    """Returns the content of a file, and its mode; a file without end, such as /dev/zero, is refused."""
     try:
         with path.open("rb") as file:
-            return file.read(), os.fstat(file.fileno()).st_mode
+            content, mode = file.read(_LONGEST_KEY + 1), os.fstat(file.fileno()).st_mode
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
+    if len(content) > _LONGEST_KEY:
+        raise InvalidFile(f"{path}: is too long for a key")
+    return content, mode
 
 
 def _need_cryptography() -> None:
