@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +23,52 @@ def gaussian(epsilon: float, mu: float) -> float:
 
 
 def two_bins(gram: FloatArray, epsilon: float, direction: Direction) -> float:
-    """delta for two modes by summing densities over a fine grid of the plane that the modes span."""
-    return _two_bins(tuple(gram.ravel().tolist()), epsilon, direction)
+    """delta for two modes with this Gram matrix (their rows in an orthonormal basis are its Cholesky factor)."""
+    return by_quadrature(np.asarray(np.linalg.cholesky(gram), np.float64), epsilon, direction)
 
 
-@cache
-def _two_bins(entries: tuple[float, ...], epsilon: float, direction: Direction, points: int = 900) -> float:
-    gram = np.array(entries).reshape(2, 2)
-    root = np.linalg.cholesky(gram)
-    modes = root  # rows are the modes in an orthonormal basis of their span: modes @ modes.T = gram
-    reach = 9 + float(np.abs(modes).max())
-    axis = np.linspace(-reach, reach, points)
-    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
-    cell = (axis[1] - axis[0]) ** 2
+def by_quadrature(modes: FloatArray, epsilon: float, direction: Direction, points: int = 101) -> float:
+    """delta for modes with non-negative products, one a row, by quadrature in the space that they span.
 
-    def log_density(centres: FloatArray) -> FloatArray:
-        squares = ((grid[:, None, :] - centres) ** 2).sum(-1)
-        return np.asarray(logsumexp(-squares / 2, axis=1) - math.log(len(centres)) - math.log(2 * math.pi))
+    Along the mean of the modes the loss increases, so that it exceeds epsilon beyond one point on each line, which is
+    bisected; beyond it all densities are integrated in closed form. Across, a sum over a grid of smooth values.
+    """
+    along = modes.mean(axis=0) / np.linalg.norm(modes.mean(axis=0))
+    _, sizes, basis = np.linalg.svd(modes - np.outer(modes @ along, along))
+    across = basis[: int((sizes > 1e-9).sum())]
+    heights, places = modes @ along, modes @ across.T
+    assert (heights > 0).all()
+    axis = np.linspace(-1, 1, points) * (8.5 + float(np.abs(places).max()))
+    grid = np.stack(np.meshgrid(*[axis] * len(across), indexing="ij"), -1).reshape(-1, len(across))
+    cell = float(axis[1] - axis[0]) ** len(across)
 
-    mixture, noise, mirrored = log_density(modes), log_density(np.zeros((1, 2))), log_density(-modes)
-    first, second = {
-        Direction.MIXTURE_FIRST: (mixture, noise),
-        Direction.NOISE_FIRST: (noise, mixture),
-        Direction.REPLACE: (mixture, mirrored),
+    def part(sign: float) -> tuple[FloatArray, FloatArray]:
+        """Heights, and logarithms of the densities across, of sign * modes, with their weights; of nothing for 0."""
+        own = sign * places if sign else np.zeros((1, len(across)))
+        squares = ((grid[:, None, :] - own) ** 2).sum(-1)
+        log_density = -squares / 2 - len(across) / 2 * math.log(2 * math.pi) - math.log(len(own))
+        return (sign * heights if sign else np.zeros(1)), log_density
+
+    mixture, noise, mirrored = part(1.0), part(0.0), part(-1.0)
+    first, second, beyond = {
+        Direction.MIXTURE_FIRST: (mixture, noise, 1),
+        Direction.NOISE_FIRST: (noise, mixture, -1),
+        Direction.REPLACE: (mixture, mirrored, 1),
     }[direction]
-    return float(np.maximum(np.exp(first) - np.exp(epsilon + second), 0.0).sum() * cell)
+
+    def log_value(group: tuple[FloatArray, FloatArray], height: FloatArray) -> FloatArray:
+        return np.asarray(logsumexp(group[1] - (height[:, None] - group[0]) ** 2 / 2, axis=1))
+
+    low, high = np.full(len(grid), -1e3), np.full(len(grid), 1e3)
+    for _ in range(70):
+        middle = (low + high) / 2
+        exceeds = log_value(first, middle) - log_value(second, middle) > epsilon
+        low, high = np.where(exceeds == (beyond > 0), low, middle), np.where(exceeds == (beyond > 0), middle, high)
+
+    def mass(group: tuple[FloatArray, FloatArray]) -> FloatArray:
+        return np.asarray((np.exp(group[1]) * norm.cdf(beyond * (group[0] - low[:, None]))).sum(axis=1))
+
+    return float((mass(first) - math.exp(epsilon) * mass(second)).sum() * cell)
 
 
 def brute_force(
