@@ -78,7 +78,7 @@ def optimised(name: str, bins: int, epochs: int, epsilon: float) -> dict[str, An
         family, bins, bins * epochs, epsilon, DELTA, participation=participation, options=galton.Options(seed=1)
     )
     searched = begun.since("optimise")
-    pair = find_participation(participation).pair(optimum.strategy, bins).at(optimum.noise_multiplier)
+    pair = find_participation(participation, bins).pair(optimum.strategy, bins).at(optimum.noise_multiplier)
     begun = Clock.now()
     with tempfile.TemporaryDirectory() as folder:
         ledger = galton.Ledger(Path(folder) / "attempts.json")

@@ -52,7 +52,10 @@ UNAMPLIFIED = ACCOUNTANTS["unamplified"]
 
 # Names, adjacencies, and the batches that are covered.
 
-NAMES = ("balls-in-bins", "redrawn", "poisson", "cyclic-poisson", "mmcc", "allocation", "unamplified")
+NAMES = (
+    *("balls-in-bins", "redrawn", "min-separation"),
+    *("poisson", "cyclic-poisson", "mmcc", "allocation", "unamplified"),
+)
 TWO_SIDED = {"balls-in-bins", "unamplified"}
 """Accountants that cover an example's exchange for any other, too."""
 
@@ -101,7 +104,7 @@ COVERED: list[tuple[Scheme, tuple[str, ...]]] = [
     (StreamingRedrawnBallsInBins(1000, 7, 17), ("redrawn",)),
     (Poisson(1000, 50, 17), ("poisson", "mmcc")),
     (CyclicPoisson(1000, 50, 4, 17), ("cyclic-poisson",)),
-    (MinSeparation(1000, 50, 4, 17), ()),
+    (MinSeparation(1000, 50, 4, 17), ("min-separation",)),
     (Shuffle(1000, 7, 17), ("unamplified",)),
     (Shuffle(1000, 7, 17, reshuffle=True), ()),
     (Shuffle(1000, 7, 7, reshuffle=True), ("unamplified",)),

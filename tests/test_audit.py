@@ -74,6 +74,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
         "independent": {"strategy": "identity", "options": Options(seed=1)},
         "redrawn": {"batching": "balls-in-bins-redrawn", "options": Options(seed=1)},
         "redrawn, long memory": {"strategy": "sqrt", "batching": "balls-in-bins-redrawn", "options": Options(seed=1)},
+        "min-separation": {"strategy": "sqrt:4", "batching": "min-separation", "options": Options(seed=1)},
     }
 
     def variant(kind: str) -> Plan:
@@ -211,11 +212,11 @@ def test_whitening_undoes_the_correlation(strategy: Toeplitz | Tree) -> None:
 AUDITED = (
     *("bins", "one bin", "streaming", "replace", "truncated", "known bins", "fixed order"),
     *("tree", "cyclic Poisson", "Poisson", "conditional, independent", "allocation"),
-    *("redrawn", "redrawn, streaming", "redrawn, truncated", "redrawn, long memory"),
+    *("redrawn", "redrawn, streaming", "redrawn, truncated", "redrawn, long memory", "min-separation"),
 )
 
 
-@pytest.mark.parametrize("kind", slow_after(len(AUDITED) - 4, AUDITED))
+@pytest.mark.parametrize("kind", slow_after(len(AUDITED) - 5, AUDITED))
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_a_correct_plan_passes_and_is_not_exceeded(plans: Callable[[str], Plan], kind: str, seed: int) -> None:
     audited = audit(plans(kind), trials=10_000, seed=seed, system=system_of(plans(kind)))

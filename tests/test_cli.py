@@ -493,8 +493,11 @@ ALLOWED = {
     ("optimize", "objective"): OBJECTIVES,
     ("optimize", "method"): METHODS,
     ("optimize", "estimator"): ESTIMATORS,
-    ("optimize", "participation"): (*AMPLIFIED, *PARTICIPATIONS),
-    **{(command, "participation"): tuple(WAYS) for command in ("delta", "epsilon", "profile", "calibrate", "certify")},
+    ("optimize", "participation"): (*AMPLIFIED, "min-separation:S", *PARTICIPATIONS),
+    **{
+        (command, "participation"): (*WAYS, "min-separation:S")
+        for command in ("delta", "epsilon", "profile", "calibrate", "certify")
+    },
     ("optimize", "plot"): FORMATS,
 }
 

@@ -145,7 +145,10 @@ CASES: list[Case] = [
         ("optimize", "classical"),
         ("--output", "c.txt", "--output = 'c.txt': must be the name of a .json file"),
         ("--objective", "x", "--objective = 'x': must be one of rmse, max"),
-        ("--participation", "x", "--participation = 'x': must be one of bins, redrawn, fixed-order, min-separation"),
+        (
+            *("--participation", "x"),
+            "--participation = 'x': must be one of bins, redrawn, min-separation:S, fixed-order, min-separation",
+        ),
         ("--plot", "c.txt", "--plot = 'c.txt': must end in .png"),
     ),
     *rows(
@@ -331,8 +334,13 @@ NOT_TYPED: list[tuple[list[str], str]] = [
         "take at most 8",
     ),
     (
-        ["--batching", "min-separation"],
-        "--batching = 'min-separation': is not covered by any accountant of galton",
+        ["--batching", "min-separation", "--strategy", "sqrt"],
+        "--strategy = 'sqrt': has 32 bands, too many for min-separation batches with 8 batches per epoch; "
+        "take at most 8",
+    ),
+    (
+        ["--batching", "min-separation", "--accountant", "poisson"],
+        "--accountant = 'poisson': does not cover min-separation batches; covered by: min-separation",
     ),
     (
         ["--batching", "balls-in-bins-redrawn", "--accountant", "balls-in-bins"],

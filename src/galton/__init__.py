@@ -98,6 +98,8 @@ if TYPE_CHECKING:
     from galton.plan import verify_plan as verify_plan
     from galton.redrawn import RedrawnPair as RedrawnPair
     from galton.redrawn import redrawn_pair as redrawn_pair
+    from galton.separated import SeparatedPair as SeparatedPair
+    from galton.separated import separated_pair as separated_pair
     from galton.strategies import Blt as Blt
     from galton.strategies import ColumnBanded as ColumnBanded
     from galton.strategies import Dense as Dense

@@ -28,18 +28,24 @@ class DominatingPair(ABC):
     There is one class for each way in which an example takes part; `sampling/toolkits.py` knows how to sample each.
 
     Attributes:
-      participation: name of the way in which an example takes part, as on the command line.
-      batches: the same in words, as in certificates.
       noise_multiplier: for C scaled to sensitivity 1 over a run of fixed order, whatever the participation.
       strategy: content hash of the strategy that it comes from, or a name.
       rounds: rounds of the run.
     """
 
-    participation: ClassVar[str]
-    batches: ClassVar[str]
     noise_multiplier: float
     strategy: str
     rounds: int
+
+    @property
+    @abstractmethod
+    def participation(self) -> str:
+        """Name of the way in which an example takes part, as on the command line."""
+
+    @property
+    @abstractmethod
+    def batches(self) -> str:
+        """The same in words, as in certificates."""
 
     @property
     @abstractmethod

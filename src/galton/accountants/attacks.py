@@ -202,6 +202,60 @@ class Patterns:
         return self.ratio(self.matrix.T @ (noise[0] + shift), own), self.ratio(self.matrix.T @ noise[1], own)
 
 
+@dataclass(frozen=True, eq=False)
+class Rests:
+    """An observer who knows no round: L = log E_s exp(sum over s of y_t - d_t / 2), s from the renewal process.
+
+    y = C^T C g r^2, d_t = |c_t|^2 r^2 (docs/math.md, section 10.7). C has at most as many bands as the separation.
+
+    Attributes:
+      matrix: C r, sparse.
+      gram: (2 blocks - 1, separation, separation), C^T C r^2 in blocks: within each block, then with the next.
+      interval: rounds between two participations on average.
+    """
+
+    weights: Any
+    matrix: Any
+    gram: FloatArray
+    interval: float
+    mirrored: bool = False
+    silent: bool = True
+
+    @property
+    def _chance(self) -> float:
+        return min(1.0, 1 / (self.interval - self.gram.shape[1] + 1))
+
+    def ratio(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> FloatArray:
+        rounds, separation, chance = statistics.shape[0], self.gram.shape[1], self._chance
+        within = self.gram[: self.gram.shape[0] // 2 + 1]
+        half = np.diagonal(within, axis1=1, axis2=2).reshape(-1) / 2
+        logs = np.zeros((rounds + separation, own.size))  # of the sums over what follows, by the first round allowed
+        with np.errstate(divide="ignore"):
+            take, pass_by = np.log(chance), np.log1p(-chance)
+        for turn in range(rounds - 1, -1, -1):
+            taken = take + statistics[turn] - half[turn] + logs[turn + separation]
+            logs[turn] = np.logaddexp(pass_by + logs[turn + 1], taken)
+        start = np.full(separation, 1 / self.interval)
+        start[0] = 1 / (chance * self.interval)
+        peak = logs[:separation].max(axis=0)
+        return np.asarray(peak + np.log(start @ np.exp(logs[:separation] - peak)))
+
+    def worst(self, own: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.ones(own.size, bool)
+
+    def model(self, random: np.random.Generator, own: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+        rounds, separation = self.matrix.shape[1], self.gram.shape[1]
+        resting = np.floor(random.random(own.size) * self.interval)  # r < separation with probability 1 / interval each
+        resting = np.where(resting < separation, resting, 0.0)
+        takes_part = np.zeros((rounds, own.size))
+        for turn in range(rounds):
+            takes_part[turn] = (resting == 0) & (random.random(own.size) < self._chance)
+            resting = np.where(takes_part[turn] > 0, separation - 1, np.maximum(resting - 1, 0))
+        shift = self.matrix @ takes_part
+        noise = random.standard_normal((2, *shift.shape))
+        return self.ratio(self.matrix.T @ (noise[0] + shift), own), self.ratio(self.matrix.T @ noise[1], own)
+
+
 def unknown_bin(run: Run, adjacency: Adjacency, whitening: Whitening) -> Bins:
     """Returns the attack of an observer who does not know the canary's bin."""
     return Bins(*_bins(run, whitening), mirrored=adjacency.sides > 1)
@@ -232,14 +286,29 @@ def unknown_pattern(run: Run, whitening: Whitening) -> Patterns:
     square = (matrix.T @ matrix).tocsr()
     weights = square.astype(np.float32)
     bins, epochs = run.bins, -(-run.strategy.rounds // run.bins)
-    square.resize(epochs * bins, epochs * bins)
-    starts = range(0, epochs * bins, bins)
-    within = [square[start : start + bins, start : start + bins].toarray() for start in starts]
-    between = [square[start : start + bins, start + bins : start + 2 * bins].toarray() for start in starts[:-1]]
+    blocks = _blocks(square, bins)
     epoch = np.repeat(np.arange(epochs), bins)
     averages = square @ (epoch[:, None] == np.arange(epochs)) / bins
     further = np.where(np.abs(epoch[:, None] - np.arange(epochs)) > 1, averages, 0.0).sum(axis=1, keepdims=True)
-    return Patterns(weights, matrix, np.stack(within + between), further)
+    return Patterns(weights, matrix, blocks, further)
+
+
+def unknown_rests(run: Run, whitening: Whitening) -> Rests:
+    """Returns the attack of an observer who knows no round; C must have as many bands as the separation."""
+    matrix = _sparse(run, whitening)
+    square = (matrix.T @ matrix).tocsr()
+    weights = square.astype(np.float32)
+    return Rests(weights, matrix, _blocks(square, run.strategy.bands), run.bins)
+
+
+def _blocks(square: Any, width: int) -> FloatArray:
+    """Cuts a sparse matrix, filled up with zeros in place, into blocks on the diagonal, then those right of them."""
+    size = -(-square.shape[0] // width) * width
+    square.resize(size, size)
+    starts = range(0, size, width)
+    within = [square[start : start + width, start : start + width].toarray() for start in starts]
+    between = [square[start : start + width, start + width : start + 2 * width].toarray() for start in starts[:-1]]
+    return np.stack(within + between)
 
 
 def _sparse(run: Run, whitening: Whitening) -> Any:

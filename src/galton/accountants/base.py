@@ -349,7 +349,8 @@ class Accountant(ABC):
             self.name,
             f"the accountant {self.name} has no exact attack on {run.scheme.name} batches with this strategy: audited "
             "are runs with bins (redrawn in every epoch: of at most 4,096 rounds, or of at most one band more than "
-            "bins), and (cyclic) Poisson runs whose C has at most as many bands as there are groups",
+            "bins), min-separation runs, and (cyclic) Poisson runs whose C has at most as many bands as there are "
+            "groups",
         )
 
     def stated(self, guarantee: Guarantee) -> Statement:

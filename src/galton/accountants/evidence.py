@@ -9,15 +9,25 @@ from typing import Any
 from galton.accountants.setting import Run
 from galton.accountants.statement import Standing, Statement
 from galton.accounting import Certificate
-from galton.batching.laws import Law, RandomBin, RedrawnBins
+from galton.batching.laws import Law, RandomBin, RedrawnBins, Renewal
 from galton.errors import InvalidArgument, positive
 from galton.fields import Fields
 from galton.guarantee import Guarantee
 from galton.pair import Pair
 from galton.redrawn import RedrawnPair
+from galton.separated import named_separation
 
 CERTIFIED_LAWS: dict[str, type[Law]] = {Pair.participation: RandomBin, RedrawnPair.participation: RedrawnBins}
-"""The law of the examples that a certificate is about, by the name that it has there."""
+"""The law of the examples that a certificate is about, by the name that it has there; see `certifies`."""
+
+
+def certifies(participation: str, law: Law) -> bool:
+    """Returns whether a certificate for this participation is about examples of this law."""
+    separation = named_separation(participation)
+    if separation is not None:
+        return isinstance(law, Renewal) and law.separation == separation
+    kind = CERTIFIED_LAWS.get(participation)
+    return kind is not None and isinstance(law, kind)
 
 
 class Evidence(ABC):
@@ -142,8 +152,7 @@ class Certified(Evidence):
         return " The seed of the certificate was chosen by the user: this holds if not chosen for its outcome."
 
     def check(self, run: Run, claim: Guarantee) -> None:
-        law = CERTIFIED_LAWS.get(self.verified.participation)
-        if law is None or not isinstance(run.scheme.law, law):
+        if not certifies(self.verified.participation, run.scheme.law):
             remedy = f"does not describe {run.scheme.kind} batches: the certificate is for a run of another kind"
             raise InvalidArgument("evidence.participation", self.verified.participation, remedy)
         agree("strategy", self.verified.strategy, run.strategy.digest)

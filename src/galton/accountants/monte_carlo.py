@@ -163,6 +163,18 @@ class MonteCarlo(Accountant):
     def optimum(
         self, family: str, setting: Setting, options: Options, tau: float, start: Strategy | None = None
     ) -> Optimum:
+        return self._optimum(family, setting, options, tau, start, self.participation)
+
+    def _optimum(
+        self,
+        family: str,
+        setting: Setting,
+        options: Options,
+        tau: float,
+        start: Strategy | None,
+        participation: str,
+    ) -> Optimum:
+        """The optimum for a participation by the name that `galton.optimize` knows."""
         self.check_adjacency(setting.guarantee.adjacency)
         optimized = optimize(
             family,
@@ -170,7 +182,7 @@ class MonteCarlo(Accountant):
             setting.rounds,
             setting.guarantee,
             workload=setting.workload,
-            participation=self.participation,
+            participation=participation,
             start=start,
             samples=None if start is None else _SHORT_SAMPLES,
             iterations=0 if start is None else _SHORT_ITERATIONS,

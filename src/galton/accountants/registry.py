@@ -8,12 +8,13 @@ from galton.accountants.base import Accountant
 from galton.accountants.mmcc import Mmcc
 from galton.accountants.poisson import CyclicPoisson, Poisson
 from galton.accountants.redrawn import RedrawnBins
+from galton.accountants.separation import MinSeparation
 from galton.accountants.unamplified import Unamplified
 from galton.batching import Scheme
 from galton.errors import InvalidArgument, choice
 
 _ALL: tuple[Accountant, ...] = (
-    *(BallsInBins(), RedrawnBins()),
+    *(BallsInBins(), RedrawnBins(), MinSeparation()),
     *(Poisson(), CyclicPoisson(), Mmcc(), Allocation(), Unamplified()),
 )
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in _ALL}

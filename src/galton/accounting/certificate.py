@@ -15,13 +15,14 @@ from galton.accounting.deterministic import direction_upper_bound
 from galton.accounting.ledger import AttemptInterrupted, Ledger, default_ledger
 from galton.accounting.options import SEQUENCE, Options, check_tau, derived_seed
 from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
-from galton.errors import InvalidArgument, choice, positive, probability
+from galton.errors import InvalidArgument, positive, probability
 from galton.fields import Fields
 from galton.guarantee import Adjacency, Direction, Guarantee, as_guarantee
 from galton.pair import DominatingPair, Pair
 from galton.provenance import now, versions
 from galton.redrawn import RedrawnPair
 from galton.sampling import choose_sampler, draws
+from galton.separated import SeparatedPair, named_separation, separated_batches
 from galton.typechecking import typechecked
 
 FAILURE_SHARE = 1.5e-3
@@ -32,7 +33,7 @@ _LADDER = np.array([1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 
 
 ONE_DRAW = Pair.participation
 _BATCHES = {kind.participation: kind.batches for kind in (Pair, RedrawnPair)}
-"""Batches in words, by the participation of certificates."""
+"""Batches in words, by the participation of certificates; that of min-separation has a number."""
 
 _REJECTED = "Rejected: nothing may be claimed"
 """How the statement of a rejected claim begins."""
@@ -118,7 +119,7 @@ class Certificate:
       bins: batches per epoch.
       rounds: rounds of the run.
       epochs: epochs of the run, a partial one included.
-      participation: how an example takes part: bins (drawn once) or redrawn.
+      participation: how an example takes part: bins (drawn once), redrawn or min-separation:S.
       noise_multiplier: sensitivity-1 noise multiplier.
       bound: how samples were turned into a limit: betting, or the name of a fixed-sample bound.
       samples: samples taken over all directions.
@@ -256,9 +257,20 @@ class Certificate:
         words = _stated_guarantee(self.guarantee, total, self.attempts) if self.accepted else _REJECTED
         if words not in self.statement:
             raise InvalidArgument("statement", self.statement, f"must say what the other fields do: {words}")
-        batches = _BATCHES[choice("participation", self.participation, tuple(_BATCHES))]
+        batches = _batches_of(self.participation)
         if self.accepted and _stated_run(batches) not in self.statement:
             raise InvalidArgument("statement", self.statement, f"must say what the other fields do: {batches}")
+
+
+def _batches_of(participation: str) -> str:
+    """The batches in words; raises `InvalidArgument` for a participation that no certificate has."""
+    separation = named_separation(participation)
+    if separation is not None:
+        return separated_batches(separation)
+    if participation not in _BATCHES:
+        remedy = "must be one of " + ", ".join((*_BATCHES, f"{SeparatedPair.kind}:S"))
+        raise InvalidArgument("participation", participation, remedy)
+    return _BATCHES[participation]
 
 
 def target_digest(pair: DominatingPair, guarantee: Guarantee) -> str:

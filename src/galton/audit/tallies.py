@@ -8,7 +8,8 @@ from galton.audit.batch_checks import BatchTally
 from galton.audit.checks import Finding
 from galton.audit.participation import Participation
 from galton.audit.redrawn_checks import RedrawnTally
-from galton.batching.laws import RedrawnBins
+from galton.audit.separation_checks import SeparationTally
+from galton.batching.laws import RedrawnBins, Renewal
 from galton.plan.plan import Plan
 
 
@@ -24,4 +25,7 @@ class Tally(Protocol):
 
 def batch_tally(plan: Plan) -> Tally:
     """Returns the checks of a plan's batches, by the law of its scheme; `BatchTally` refuses laws without cycles."""
-    return RedrawnTally(plan) if isinstance(plan.scheme.law, RedrawnBins) else BatchTally(plan)
+    law = plan.scheme.law
+    if isinstance(law, Renewal):
+        return SeparationTally(plan, law)
+    return RedrawnTally(plan) if isinstance(law, RedrawnBins) else BatchTally(plan)

@@ -24,8 +24,9 @@ class MinSeparation(Scheme):
     """Poisson sampling with rests: after taking part an example sits out the next `separation` - 1 rounds.
 
     After its rest an example takes part in each round with the same probability. The process is stationary from the
-    first round on. With batch_size = examples / separation it is balls-in-bins. (arXiv 2602.09338, which jax-privacy
-    follows, analyses it by Monte Carlo, for C with at most `separation` bands.)
+    first round on. With batch_size = examples / separation it is balls-in-bins. The accountant min-separation covers it
+    for C with as many bands as the separation. (arXiv 2602.09338, which jax-privacy follows, analyses it by plain Monte
+    Carlo.)
 
     Attributes:
       examples: number of examples in the data set; public.
@@ -75,13 +76,20 @@ class MinSeparation(Scheme):
         return min_separation_sensitivity(strategy, self.separation)
 
     def check_bins(self, bins: int) -> None:
-        if self.inclusion > ROUNDING / bins:
-            raise InvalidArgument("batch_size", self.batch_size, f"must be at most examples / bins for {bins} bins")
+        # a smaller batch size has fewer, but other, patterns of rounds: no analysis for `bins` covers it
+        if not 1 / ROUNDING <= self.inclusion * bins <= ROUNDING:
+            raise InvalidArgument("batch_size", self.batch_size, f"must be examples / bins for {bins} bins")
+
+    @property
+    def interval(self) -> float:
+        """Rounds between two participations of an example on average; a whole number where that was meant."""
+        interval = self.examples / self.batch_size
+        return round(interval) if abs(interval - round(interval)) <= 1e-12 * interval else interval
 
     @property
     def sampling_probability(self) -> float:
         """Probability that an example that is not resting takes part in a given round."""
-        return min(1.0, 1 / (self.examples / self.batch_size - self.separation + 1))
+        return min(1.0, 1 / (self.interval - self.separation + 1))
 
     @property
     def expected_batch_size(self) -> float:
@@ -131,7 +139,7 @@ class Renewals:
         uniforms = self.words.uniforms("renewal", 0, 3 * scheme.examples).reshape(3, -1)
         early = np.minimum(np.floor(uniforms[1] * rest), rest - 1).astype(np.int64)
         late = rest + gaps(uniforms[2], scheme.sampling_probability) - 1
-        first = np.where(uniforms[0] <= rest * scheme.inclusion, early, late)
+        first = np.where(uniforms[0] <= rest / scheme.interval, early, late)
         self._calendar, self._turn = {}, -1
         self._members = np.zeros(0, np.int32)
         self._schedule(np.arange(scheme.examples, dtype=np.int32), first)

@@ -59,8 +59,9 @@ def optimize(
     participation: Annotated[
         str,
         typer.Option(
-            help="How examples take part: bins, redrawn, fixed-order or min-separation. Bins are drawn once, or "
-            "redrawn in every epoch; the last two are without amplification, and give the classical optimum."
+            help="How examples take part: bins, redrawn, min-separation:S, fixed-order or min-separation. Bins are "
+            "drawn once, or redrawn in every epoch; with a number, rounds are at least S apart, and C has at most S "
+            "bands; the last two are without amplification, and give the classical optimum."
         ),
     ] = AMPLIFIED[0],
     method: Annotated[
@@ -74,14 +75,14 @@ def optimize(
         str,
         typer.Option(
             help="Estimator of delta during the search: mixture, tilted or plain.",
-            show_default="mixture; plain for --method paper; tilted for --participation redrawn",
+            show_default="mixture; plain for --method paper; tilted for other --participation than bins",
         ),
     ] = "",
     samples: Annotated[
         int | None,
         typer.Option(
             help="Samples per direction and iteration of the search.",
-            show_default="4096; 2048 for --participation redrawn",
+            show_default="4096; 2048 for other --participation than bins",
         ),
     ] = None,
     iterations: Annotated[
@@ -104,6 +105,7 @@ def optimize(
     from galton.errors import choice
     from galton.files import check_target, is_folder
     from galton.plots import check_plot_path
+    from galton.separated import SeparatedPair, named_separation
     from galton.workloads import parse_workload
 
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
@@ -116,8 +118,9 @@ def optimize(
         check_plot_path(plot)
     matrix = parse_workload(workload, total)
     participation = OLD_NAMES.get(participation, participation)
-    if participation not in AMPLIFIED:
-        choice("participation", participation, (*AMPLIFIED, *WITHOUT_AMPLIFICATION))
+    amplified = participation in AMPLIFIED or named_separation(participation) is not None
+    if not amplified:
+        choice("participation", participation, (*AMPLIFIED, f"{SeparatedPair.kind}:S", *WITHOUT_AMPLIFICATION))
         for name in _SEARCH:
             source = context.get_parameter_source(name)
             if source is not None and source.name == "COMMANDLINE":

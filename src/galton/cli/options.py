@@ -130,8 +130,9 @@ ParticipationName = Annotated[
     str,
     typer.Option(
         "--participation",
-        help="How examples take part: bins or redrawn. Every example is in one batch of every epoch: in the same one "
-        "in all epochs, or in one that is drawn anew.",
+        help="How examples take part: bins, redrawn or min-separation:S. Every example is in one batch of every epoch: "
+        "in the same one in all epochs, or in one that is drawn anew; or after taking part it rests, so that its "
+        "rounds are at least S apart (C has at most S bands) and one in --bins on average.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object on stdout instead of a table.")]
@@ -191,7 +192,7 @@ class Mechanism:
         from galton.optimization.participation import ONE_DRAW, find_participation
         from galton.pair import dominating_pair
 
-        way = find_participation(self.participation)
+        way = find_participation(self.participation, count("bins", self.bins))
         if self.merge is not None and way is not ONE_DRAW:
             raise InvalidArgument("merge", self.merge, f"is for bins that are drawn once, not {way.name}")
         rounds = total_rounds(self.bins, self.epochs, self.rounds)

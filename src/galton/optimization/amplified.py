@@ -140,10 +140,12 @@ def optimize(
       objective: rmse, max (the largest error of a round), or a differentiable JAX function of (C, sigma) that returns
         a positive number, where sigma is the standard deviation of the noise for C as given and clip norm 1.
       method: lbfgs, or paper (new plain samples in every iteration, bisection, gradient descent).
-      participation: how an example takes part: bins (drawn once) or redrawn (in every epoch).
+      participation: how an example takes part: bins (drawn once), redrawn (in every epoch) or min-separation:S (rounds
+        at least S apart, one in `bins` on average); the last is for families with at most S bands.
       estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`); for
-        redrawn bins tilted only.
-      samples: samples per direction and iteration; None for the default, 4096 (2048 for redrawn bins).
+        redrawn bins and min-separation tilted only.
+      samples: samples per direction and iteration; None for the default, 4096 (2048 where tilted is the only
+        estimator).
       iterations: the most iterations per descent; 0 for the default, 60 (300 for `paper`).
       refreshes: how many descents at most, each on new draws, twice as many; 0 for the default, 3.
       start: a member of the family to start from.
@@ -165,7 +167,7 @@ def optimize(
     guarantee = as_guarantee(epsilon, delta)
     count_rounds(rounds)
     count("bins", bins, at_most=min(rounds, MOST_BINS))
-    way = find_participation(participation)
+    way = find_participation(participation, bins)
     samples = way.samples if samples is None else count("samples", samples, at_most=1 << 24)
     count("iterations", iterations, at_least=0)
     count("refreshes", refreshes, at_least=0, at_most=_MOST_REFRESHES)
@@ -177,6 +179,10 @@ def optimize(
     estimator = choice("estimator", estimator or usual, way.estimators)
     parsed = parse_family(family, rounds)
     parsed.check_memory(bins)
+    most = way.most_bands(rounds)
+    if parsed.most_bands > most:
+        remedy = f"must have at most {most} bands for participation {way.name}, such as toeplitz:{most}+scale"
+        raise InvalidArgument("family", family, remedy)
     if workload is not None and workload.rounds != rounds:
         raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the run, {rounds}")
     if start is not None:

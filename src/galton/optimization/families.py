@@ -51,6 +51,11 @@ class Family(ABC):
         purpose = f" for {self.rounds} rounds in epochs of {bins}"
         check_memory("family", self.name, self.rounds * (4 * bins + shifted), purpose)
 
+    @property
+    def most_bands(self) -> int:
+        """The most bands that a member has."""
+        return self.rounds
+
     @abstractmethod
     def form(self, parameters: jax.Array) -> Form:
         """Returns C as a differentiable value."""
@@ -142,6 +147,10 @@ class ToeplitzFamily(NamedFamily, notation="toeplitz"):
     def name(self) -> str:
         return "toeplitz" if self.bands == self.rounds else f"toeplitz:{self.bands}"
 
+    @property
+    def most_bands(self) -> int:
+        return self.bands
+
     def form(self, parameters: jax.Array) -> SeriesForm:
         kept = jnp.concatenate((jnp.ones(1), jnp.exp(jnp.cumsum(parameters))))
         return SeriesForm(jnp.pad(kept, (0, self.rounds - self.bands)))
@@ -170,6 +179,10 @@ class ScaledFamily(Family):
     @property
     def name(self) -> str:
         return f"{self.inner.name}+scale"
+
+    @property
+    def most_bands(self) -> int:
+        return self.inner.most_bands
 
     @property
     def columns_are_free(self) -> bool:
@@ -212,6 +225,10 @@ class BandedFamily(NamedFamily, notation="banded"):
     @property
     def name(self) -> str:
         return f"banded:{self.bands}"
+
+    @property
+    def most_bands(self) -> int:
+        return self.bands
 
     @property
     def columns_are_free(self) -> bool:

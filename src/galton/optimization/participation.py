@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import FloatArray, choice
+from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Guarantee
 from galton.optimization.forms import Form
 from galton.optimization.noise_level import ESTIMATORS, GramLevel, NoiseLevel
 from galton.optimization.pattern_level import PatternLevel, reach_of
+from galton.optimization.separated_level import SeparatedLevel
 from galton.pair import DominatingPair, Pair, dominating_pair, groups_for
 from galton.redrawn import RedrawnPair, redrawn_pair
+from galton.separated import SeparatedPair, named_separation, separated_pair
 from galton.strategies.base import Strategy
 
 MOST_MODES = 512
@@ -27,18 +30,25 @@ class Participation(ABC):
     """One way to take part. A new one gets a line in `PARTICIPATIONS`.
 
     Attributes:
-      name: as on the command line.
       estimators: how delta can be estimated in a search, the default first.
       samples: draws per direction that a search begins with.
       tries_longer_memory: whether a search among few bands also starts from the optimum of a BLT, cut to these bands.
       inner_refreshes: how often draws are renewed in the search for where a larger family starts.
     """
 
-    name: ClassVar[str]
     estimators: ClassVar[tuple[str, ...]]
     samples: ClassVar[int]
     tries_longer_memory: ClassVar[bool] = True
     inner_refreshes: ClassVar[int] = 3
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """As on the command line."""
+
+    def most_bands(self, rounds: int) -> int:
+        """Returns the most bands of C that can be analysed; by default any number."""
+        return rounds
 
     @abstractmethod
     def statistic(self, form: Form, bins: int) -> jax.Array:
@@ -115,10 +125,55 @@ class Redrawn(Participation):
         return redrawn_pair(strategy, bins)
 
 
+@dataclass(frozen=True)
+class Separated(Participation):
+    """Min-separation batches: the statistic is C in blocks of `separation` rounds, as `reach_of` reads it.
+
+    Attributes:
+      separation: least number of rounds between two participations of an example.
+      bins: rounds between two participations on average.
+    """
+
+    estimators: ClassVar[tuple[str, ...]] = ("tilted",)
+    samples: ClassVar[int] = 1 << 11
+    tries_longer_memory: ClassVar[bool] = False
+    separation: int
+    bins: int
+
+    @property
+    def name(self) -> str:
+        return f"{SeparatedPair.kind}:{self.separation}"
+
+    def most_bands(self, rounds: int) -> int:
+        return self.separation
+
+    def statistic(self, form: Form, bins: int) -> jax.Array:
+        return form.epoch_blocks(self.separation)
+
+    def level(
+        self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, estimator: str, samples: int, seed: int
+    ) -> NoiseLevel:
+        return SeparatedLevel(statistic, self.bins, log_sigma, guarantee, samples, seed)
+
+    def sensitivity(self, statistic: FloatArray) -> float:
+        return math.sqrt(SeparatedPair(reach_of(statistic), self.bins).largest_energy)
+
+    def pair(self, strategy: Strategy, bins: int) -> DominatingPair:
+        return separated_pair(strategy, bins, self.separation)
+
+
 ONE_DRAW: Participation = OneDraw()
 PARTICIPATIONS: dict[str, Participation] = {way.name: way for way in (ONE_DRAW, Redrawn())}
 
 
-def find_participation(name: str) -> Participation:
-    """Returns the way of taking part that has this name."""
-    return PARTICIPATIONS[choice("participation", name, tuple(PARTICIPATIONS))]
+def find_participation(name: str, bins: int) -> Participation:
+    """Returns the way of taking part that has this name, for this number of batches per epoch."""
+    separation = named_separation(name)
+    if separation is not None:
+        if separation > bins:
+            raise InvalidArgument("participation", name, f"must rest for less than the number of bins, {bins}")
+        return Separated(separation, bins)
+    if name not in PARTICIPATIONS:
+        names = ", ".join((*PARTICIPATIONS, f"{SeparatedPair.kind}:S"))
+        raise InvalidArgument("participation", name, f"must be one of {names} (S rounds apart at least)")
+    return PARTICIPATIONS[name]

@@ -1,12 +1,13 @@
-"""The quick estimators for bins redrawn in every epoch: delta on frozen draws (docs/math.md, section 10.6).
+"""The quick estimators for pairs with patterns: delta on frozen draws (docs/math.md, sections 10.6 and 10.12).
 
 Not certified: they steer `calibrate`, `epsilon` and the optimiser, whose results are then bounded on fresh samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from galton.redrawn import RedrawnPair
 from galton.sampling.base import chunk_key, wide_jax
 from galton.sampling.frozen import Estimate, estimate_from
 from galton.sampling.normals import standard_normals
+from galton.sampling.pattern_samplers import Parts, PatternModel
 from galton.sampling.patterns import to_rows
 from galton.sampling.redrawn import (
     Attraction,
@@ -23,9 +25,7 @@ from galton.sampling.redrawn import (
     attraction,
     draw_attracted,
     kept_patterns,
-    mean_half_space,
     mechanism,
-    privacy_loss,
     tuple_energy,
     usual_order,
 )
@@ -34,9 +34,9 @@ _NORMALS = 1 << 20
 """Normals in a block."""
 
 
-def block_size(pair: RedrawnPair) -> int:
+def block_size(rounds: int) -> int:
     """Returns the samples of a block: fewer where a sample has more rounds."""
-    return max(64, min(1 << 12, 1 << ((_NORMALS // (pair.epochs * pair.bins)).bit_length() - 1)))
+    return max(64, min(1 << 12, 1 << ((_NORMALS // rounds).bit_length() - 1)))
 
 
 class Tuples(NamedTuple):
@@ -61,7 +61,7 @@ class FrozenPatterns:
     def __init__(self, pair: RedrawnPair, epsilon: float, blocks: int, seed: int) -> None:
         self._order = usual_order(pair, epsilon)
         self._design, self._reach = pair.noise_multiplier, pair.reach
-        size = block_size(pair)
+        size = block_size(pair.epochs * pair.bins)
         with wide_jax():
             unit = mechanism(pair.reach, 1.0)
             factors = attraction(pair.reach, pair.noise_multiplier)
@@ -85,10 +85,7 @@ class FrozenPatterns:
         """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
         with wide_jax():
             parts = mechanism(self._reach, noise_multiplier)
-            change = noise_multiplier**-2 - self._design**-2
-            return estimate_from(
-                [_tuple_values(block, parts, noise_multiplier, change, self._order, epsilon) for block in self._blocks]
-            )
+            return tuple_estimate(self._blocks, parts, (self._design, noise_multiplier), self._order, epsilon)
 
 
 @partial(jax.jit, static_argnames=("kept", "size"))
@@ -110,23 +107,39 @@ def _draw_tuples(
     return Tuples(standard_normals(noise, (epochs, size, bins), jnp.float64), shift, log_weight, energy)
 
 
+def tuple_estimate(
+    blocks: list[Tuples], parts: Parts, multipliers: tuple[float, float], order: int, epsilon: float
+) -> Estimate:
+    """Returns the estimate on frozen tuples, moved from the first noise multiplier (the design) to the second."""
+    design, here = multipliers
+    change = here**-2 - design**-2
+    return estimate_from([_tuple_values(block, parts, here, change, order, epsilon) for block in blocks])
+
+
 @jax.jit
-def _tuple_values(
-    block: Tuples, parts: Mechanism, multiplier: float, change: float, order: int, epsilon: float
-) -> jax.Array:
-    loss = privacy_loss(block.noise + block.shift / multiplier, parts)
+def _tuple_values(block: Tuples, parts: Any, multiplier: float, change: float, order: int, epsilon: float) -> jax.Array:
+    loss = parts.loss(block.noise + block.shift / multiplier)
     weight = jnp.exp(block.log_weight + block.energy * change - order * loss)
     return weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
 
 
 class FrozenDepths:
-    """Noise-first: noise shifted against the average mode, to about where the loss is -epsilon at the design."""
+    """Noise-first: noise shifted against the average mode, to about where the loss is -epsilon at the design.
 
-    def __init__(self, pair: RedrawnPair, epsilon: float, blocks: int, seed: int) -> None:
-        space = mean_half_space(pair, epsilon)
-        self._reach, self._shift = pair.reach, max(0.0, -space.usual_depth)
-        size = block_size(pair)
-        shape = (pair.epochs, size, pair.bins)
+    Args:
+      model: model(noise multiplier) returns how the pair is sampled there.
+      design: the noise multiplier near which the estimate is wanted.
+      epsilon: the same for epsilon.
+      blocks: blocks of samples.
+      seed: of the draws.
+    """
+
+    def __init__(
+        self, model: Callable[[float], PatternModel], design: float, epsilon: float, blocks: int, seed: int
+    ) -> None:
+        space, (width, rounds) = model(design).half_space(epsilon), model(design).shape
+        self._model, self._shift = model, max(0.0, -space.usual_depth)
+        shape = (width, block_size(width * rounds), rounds)
         with wide_jax():
             self._along = jnp.asarray(space.along)
             self._blocks = [_noise(chunk_key(seed, Direction.NOISE_FIRST, index), shape) for index in range(blocks)]
@@ -134,7 +147,7 @@ class FrozenDepths:
     def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
         """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
         with wide_jax():
-            parts = mechanism(self._reach, noise_multiplier)
+            parts = self._model(noise_multiplier).parts()
             return estimate_from(
                 [_depth_values(block, self._along, parts, self._shift, epsilon) for block in self._blocks]
             )
@@ -146,7 +159,7 @@ def _noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 @jax.jit
-def _depth_values(noise: jax.Array, along: jax.Array, parts: Mechanism, shift: float, epsilon: float) -> jax.Array:
+def _depth_values(noise: jax.Array, along: jax.Array, parts: Any, shift: float, epsilon: float) -> jax.Array:
     current = jnp.einsum("enk,ek->n", noise, along)
-    loss = privacy_loss(noise - shift * along[:, None], parts)
+    loss = parts.loss(noise - shift * along[:, None])
     return jnp.exp(shift * current - shift**2 / 2) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))

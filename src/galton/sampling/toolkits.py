@@ -18,17 +18,20 @@ from galton.sampling.halfspace import HalfSpaceSampler, noise_first_bound
 from galton.sampling.maximum import MaximumSampler
 from galton.sampling.order_statistics import OrderStatisticsSampler
 from galton.sampling.orthogonal import Orthogonal, find_orthogonal
+from galton.sampling.pattern_samplers import PatternHalfSpaceSampler, PatternPlainSampler, PatternTiltedSampler
 from galton.sampling.plain import PlainSampler
 from galton.sampling.redrawn import (
     RedrawnHalfSpaceSampler,
+    RedrawnModel,
     RedrawnPlainSampler,
     RedrawnTiltedSampler,
-    best_pattern_tilt,
-    pattern_noise_first_bound,
     refuse_replace,
 )
 from galton.sampling.redrawn_frozen import FrozenDepths, FrozenPatterns, block_size
+from galton.sampling.separated import SeparatedModel
+from galton.sampling.separated_frozen import FrozenRenewals
 from galton.sampling.tilted import TiltedSampler, best_tilt, resolvable
+from galton.separated import SeparatedPair
 
 FrozenEstimator = Callable[[float, float], Estimate]
 """Called as estimator(noise multiplier, epsilon)."""
@@ -138,27 +141,57 @@ class RedrawnToolkit(Toolkit):
         return pair.mu_upper
 
     def ceiling(self, pair: RedrawnPair, direction: Direction, epsilon: float) -> float:
-        refuse_replace(direction)
-        if direction is Direction.NOISE_FIRST:
-            return pattern_noise_first_bound(pair, epsilon)
-        return math.exp(min(0.0, best_pattern_tilt(pair, epsilon).log_range(epsilon)))
+        return RedrawnModel(pair).ceiling(direction, epsilon)
 
     def blocks(self, pair: RedrawnPair) -> int:
-        return max(1, (1 << 13) // block_size(pair))
+        return max(1, (1 << 13) // block_size(pair.epochs * pair.bins))
 
     def frozen(
         self, pair: RedrawnPair, direction: Direction, epsilon: float, blocks: int, seed: int
     ) -> FrozenEstimator:
         refuse_replace(direction)
         if direction is Direction.NOISE_FIRST:
-            return FrozenDepths(pair, epsilon, blocks, seed)
+            return FrozenDepths(lambda at: RedrawnModel(pair.at(at)), pair.noise_multiplier, epsilon, blocks, seed)
         return FrozenPatterns(pair, epsilon, blocks, seed)
+
+
+class SeparatedToolkit(Toolkit):
+    """For min-separation batches."""
+
+    def plain(self, pair: SeparatedPair, direction: Direction) -> Sampler:
+        return PatternPlainSampler(SeparatedModel(pair), direction)
+
+    def sharp(self, pair: SeparatedPair, direction: Direction, epsilon: float) -> Sampler:
+        if direction is Direction.NOISE_FIRST:
+            return PatternHalfSpaceSampler(SeparatedModel(pair), epsilon)
+        return PatternTiltedSampler(SeparatedModel(pair), direction, epsilon)
+
+    def unamplified_mu(self, pair: SeparatedPair) -> float:
+        return pair.mu_upper
+
+    def ceiling(self, pair: SeparatedPair, direction: Direction, epsilon: float) -> float:
+        return SeparatedModel(pair).ceiling(direction, epsilon)
+
+    def blocks(self, pair: SeparatedPair) -> int:
+        return max(1, (1 << 13) // block_size(pair.blocks * pair.separation))
+
+    def frozen(
+        self, pair: SeparatedPair, direction: Direction, epsilon: float, blocks: int, seed: int
+    ) -> FrozenEstimator:
+        SeparatedModel(pair).refuse(direction)
+        if direction is Direction.NOISE_FIRST:
+            return FrozenDepths(lambda at: SeparatedModel(pair.at(at)), pair.noise_multiplier, epsilon, blocks, seed)
+        return FrozenRenewals(pair, epsilon, blocks, seed)
 
 
 ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatisticsSampler)}
 """Samplers for orthogonal modes (C = I) only; used on request only."""
 
-TOOLKITS: dict[type[DominatingPair], Toolkit] = {Pair: BinsToolkit(), RedrawnPair: RedrawnToolkit()}
+TOOLKITS: dict[type[DominatingPair], Toolkit] = {
+    Pair: BinsToolkit(),
+    RedrawnPair: RedrawnToolkit(),
+    SeparatedPair: SeparatedToolkit(),
+}
 
 
 def toolkit_for(pair: DominatingPair) -> Toolkit:

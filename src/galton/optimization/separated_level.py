@@ -1,0 +1,149 @@
+"""The noise level for min-separation batches, on frozen draws (docs/math.md, section 10.12)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.errors import FloatArray
+from galton.guarantee import Direction, Guarantee
+from galton.optimization.noise_level import Frozen, NoiseLevel
+from galton.optimization.pattern_level import BLOCK_NORMALS, reach_of
+from galton.sampling.base import chunk_key
+from galton.sampling.patterns import to_columns, to_rows
+from galton.sampling.renewal import Renewal, log_mean_renewal, renewal
+from galton.sampling.separated import (
+    Attraction,
+    SeparatedModel,
+    attraction,
+    draw_attracted,
+    offset_blocks,
+    usual_order,
+)
+from galton.separated import SeparatedPair
+
+_REAL = jnp.float32
+
+
+class SeparatedLevel(NoiseLevel):
+    """The statistic is C in blocks of as many rounds as the separation, as `pattern_level.reach_of` reads it.
+
+    Args:
+      statistic: C at the design, at noise of standard deviation 1.
+      interval: rounds between two participations on average.
+      log_sigma: log sigma near the solution there.
+      guarantee: the guarantee that sigma has to meet.
+      samples: draws per direction.
+      seed: of the draws.
+    """
+
+    power: ClassVar[int] = 1
+
+    def __init__(
+        self, statistic: FloatArray, interval: int, log_sigma: float, guarantee: Guarantee, samples: int, seed: int
+    ) -> None:
+        pair = SeparatedPair(reach_of(statistic * math.exp(-log_sigma)), interval)
+        self._prior = Renewal(*(part.astype(_REAL) for part in renewal(pair)))
+        frozen = [_freeze(pair, direction, guarantee.epsilon, samples, seed) for direction in guarantee.directions]
+        super().__init__(statistic, log_sigma, guarantee, frozen)
+
+    def _log_delta(self, frozen: Frozen, scaled: FloatArray) -> tuple[float, FloatArray]:
+        matrices = jnp.asarray(scaled, _REAL)
+        total, gradient = 0.0, np.zeros_like(scaled)
+        constants = (frozen.constants, self._prior)
+        for block in frozen.blocks:
+            value, slope = _sum_and_gradient(frozen.kernel, matrices, constants, block, self.epsilon)
+            total, gradient = total + float(value), gradient + np.asarray(slope, np.float64)
+        if not total > 0:
+            return -math.inf, np.zeros_like(scaled)
+        return math.log(total / frozen.samples), gradient / total
+
+
+def _freeze(pair: SeparatedPair, direction: Direction, epsilon: float, samples: int, seed: int) -> Frozen:
+    model = SeparatedModel(pair)
+    model.refuse(direction)
+    size = min(samples, max(32, 1 << ((BLOCK_NORMALS // math.prod(model.shape)).bit_length() - 1)))
+    count = -(-samples // size)
+    keys = [chunk_key(seed, direction, index) for index in range(count)]
+    if direction is Direction.NOISE_FIRST:
+        space = model.half_space(epsilon)
+        shift = max(0.0, -space.usual_depth)
+        noise = [_shifted_noise(key, jnp.asarray(space.along), shift, size) for key in keys]
+        return Frozen(direction, _noise_first_values, 0, noise, size * count)
+    order, factors, prior = usual_order(pair, epsilon), attraction(pair.reach, 1.0), renewal(pair)
+    unit = (jnp.asarray(pair.reach.own), jnp.asarray(pair.reach.following), jnp.asarray(pair.reach.energies))
+    offsets = offset_blocks(pair, order)
+    tuples = [_tuples(key, factors, prior, offsets, unit, order, size) for key in keys]
+    return Frozen(direction, _mixture_first_values, order, tuples, size * count)
+
+
+@partial(jax.jit, static_argnames=("size",))
+def _shifted_noise(key: jax.Array, along: jax.Array, shift: float, size: int) -> tuple[jax.Array, jax.Array]:
+    """Noise moved against the average mode of the design, and its weight."""
+    blocks, separation = along.shape
+    normals = jax.random.normal(key, (blocks, size, separation), _REAL)
+    current = jnp.einsum("enk,ek->n", normals, along.astype(_REAL)).astype(jnp.float64)
+    return normals - (shift * along[:, None]).astype(_REAL), shift * current - shift**2 / 2
+
+
+@partial(jax.jit, static_argnames=("size",))
+def _tuples(
+    key: jax.Array,
+    factors: Attraction,
+    prior: Renewal,
+    offsets: jax.Array,
+    unit: tuple[jax.Array, ...],
+    order: int,
+    size: int,
+) -> tuple[jax.Array, ...]:
+    """Noise and counts of tuples, and the part of their log weight that does not depend on C."""
+    which, noise = jax.random.split(key)
+    counts, log_weight = draw_attracted(which, factors, prior, offsets, order, size)
+    own, following, energies = unit
+    energy = _attraction(to_rows(counts, own, following), counts, energies)
+    return jax.random.normal(noise, counts.shape, _REAL), counts.astype(_REAL), log_weight - energy
+
+
+def _attraction(shift: jax.Array, counts: jax.Array, energies: jax.Array) -> jax.Array:
+    """Half of |sum of modes|^2 - sum |mode|^2; columns of one pattern are orthogonal."""
+    return (jnp.square(shift).sum(axis=(0, 2)) - jnp.einsum("enk,ek->n", counts, energies)) / 2
+
+
+@partial(jax.jit, static_argnames=("kernel",))
+def _sum_and_gradient(
+    kernel: Any, matrices: jax.Array, constants: Any, block: Any, epsilon: float
+) -> tuple[jax.Array, jax.Array]:
+    return jax.value_and_grad(lambda matrices: kernel(matrices, constants, block, epsilon).sum())(matrices)
+
+
+def _parts(matrices: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """C in blocks, and the squared norms of its columns."""
+    width = matrices.shape[2]
+    own, following = matrices[:, :width], matrices[:-1, width : 2 * width]
+    return own, following, jnp.square(own).sum(axis=1).at[:-1].add(jnp.square(following).sum(axis=1))
+
+
+def _loss(points: jax.Array, parts: tuple[jax.Array, jax.Array, jax.Array], prior: Renewal) -> jax.Array:
+    own, following, energies = parts
+    fields = to_columns(points, own, following) - energies[:, None] / 2
+    return log_mean_renewal(fields, prior).astype(jnp.float64)
+
+
+def _mixture_first_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
+    (order, prior), (normals, counts, log_weight) = constants, block
+    parts = own, following, energies = _parts(matrices)
+    shift = to_rows(counts, own, following)
+    loss = _loss(normals + shift, parts, prior)
+    weight = jnp.exp(log_weight + _attraction(shift, counts, energies) - order * loss)
+    return weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
+
+
+def _noise_first_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
+    points, log_weight = block
+    loss = _loss(points, _parts(matrices), constants[1])
+    return jnp.exp(log_weight) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))

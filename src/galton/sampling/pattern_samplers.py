@@ -1,0 +1,338 @@
+"""The samplers of pairs whose modes are sums over patterns of rounds (docs/math.md, section 10).
+
+A `PatternModel` says how patterns are drawn and summed over; the samplers are the same for all. A point x has one
+coordinate a round, in blocks. Normals are drawn in float32 where that keeps the slack small; all else is computed in
+float64.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from galton.errors import FloatArray, InvalidArgument, count
+from galton.gaussian import gaussian_delta
+from galton.guarantee import Direction
+from galton.pair import ROUNDOFF
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, wide_jax
+from galton.sampling.depths import DEPTHS_LOST, Depths, choose_depths, draw_depths
+from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST, SHALLOW_LOST, SHALLOWEST
+from galton.sampling.normals import standard_normals
+from galton.sampling.slack import choose_dtype
+
+MAX_ORDER = 4096
+HOPELESS = 1e6
+"""Slack in epsilon where float64 cannot tell: every limit is then trivial, and valid."""
+_BLOCK = 1 << 20
+"""Normals drawn at a time."""
+_SHALLOWER = 0.3
+"""Samples of the half-space are often drawn from so far above the depth where the loss is -epsilon on average."""
+
+
+class Parts(Protocol):
+    """C in force and the prior of patterns, a tuple of JAX arrays in float64; points are (blocks, samples, width)."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Blocks, and rounds of a block."""
+
+    def loss(self, points: jax.Array) -> jax.Array:
+        """Returns L = log dP/dQ."""
+
+    def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
+        """Draws modes from the prior."""
+
+
+class TiltedParts(Parts, Protocol):
+    """The same, with what it takes to draw patterns that attract each other."""
+
+    def draw_modes(self, key: jax.Array, order: jax.Array, samples: int) -> tuple[jax.Array, jax.Array]:
+        """Draws sums of 1 + `order` modes, each attracted by those before it, and the logarithm of prod F_l."""
+
+
+@dataclass(frozen=True)
+class PatternTilt:
+    """The order t of a tilt, and the logarithm of a bound on exp(t eps) V."""
+
+    order: int
+    log_bound: float
+
+    def log_range(self, epsilon: float) -> float:
+        """Returns log R_t, the range of V at this epsilon and by itself an upper bound on delta."""
+        return self.log_bound - self.order * epsilon
+
+
+@dataclass(frozen=True, eq=False)
+class MeanHalfSpace:
+    """{x : m.x <= bound |m|}, m the average of all modes: it holds every x with L(x) <= -epsilon, by Jensen.
+
+    Attributes:
+      along: m / |m|, (blocks, width).
+      spread: |m|.
+      bound: the offset in standard deviations; the half-space has probability Phi(bound).
+      usual_depth: about where, in standard deviations, the loss is -epsilon on average: Jensen's gap is about half
+        the variance, over patterns, of m_s.x.
+    """
+
+    along: FloatArray
+    spread: float
+    bound: float
+    usual_depth: float
+
+
+class PatternModel(ABC):
+    """What the samplers need to know of one kind of pair, at its noise multiplier.
+
+    Attributes:
+      shape: blocks, and rounds of a block.
+      largest: bound on the norms of all modes.
+      mean_mode: (blocks, width), the average of all modes.
+      mean_energy: the average of their squared norms.
+    """
+
+    shape: tuple[int, int]
+    largest: float
+    mean_mode: FloatArray
+    mean_energy: float
+
+    @abstractmethod
+    def refuse(self, direction: Direction) -> None:
+        """Raises `InvalidArgument` for a direction that is not covered."""
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """Returns C in force; call inside `wide_jax()`."""
+
+    @abstractmethod
+    def tilted_parts(self, order: int) -> TiltedParts:
+        """Returns C in force, for tilts of this order; call inside `wide_jax()`."""
+
+    @abstractmethod
+    def slack(self, order: int, dtype: str, moved: float = 0.0) -> Slack:
+        """Bounds the error of L at points moved by `order` + 1 modes, or by `moved`."""
+
+    @abstractmethod
+    def lost_choices(self, order: int) -> float:
+        """Bounds how far the law of the patterns that are drawn is from the one wanted, in total variation."""
+
+    @abstractmethod
+    def attraction(self) -> Iterator[tuple[float, float]]:
+        """Yields, for l = 1, 2, ..., a bound on log F_l, and the margin for rounding of the sum of the first l."""
+
+    def layout(self, most_blocks: int) -> Layout:
+        """Returns how chunks are cut."""
+        block = max(32, min(1 << 11, _BLOCK // math.prod(self.shape)))
+        return Layout(1 << (block.bit_length() - 1), most_blocks)
+
+    def tilts(self) -> Iterator[PatternTilt]:
+        """Yields the tilts of order 1, 2, ..."""
+        total = 0.0
+        for order, (bound, margin) in enumerate(islice(self.attraction(), MAX_ORDER), start=1):
+            total += bound
+            yield PatternTilt(order, order * math.log(order) - (1 + order) * math.log(1 + order) + total + margin)
+
+    def best_tilt(self, epsilon: float) -> PatternTilt:
+        """Returns the tilt with the smallest range: log R_t is convex in t, and is climbed down order by order."""
+        tilts = self.tilts()
+        best = next(tilts)
+        for further in tilts:
+            if not further.log_range(epsilon) < best.log_range(epsilon):
+                break
+            best = further
+        return best
+
+    def tilt(self, order: int) -> PatternTilt:
+        """Returns the tilt of this order that samples are drawn with."""
+        return next(islice(self.tilts(), order - 1, None))
+
+    def sampled_tilt(self, epsilon: float) -> PatternTilt:
+        """Returns the tilt that samples are drawn with."""
+        return self.best_tilt(epsilon)
+
+    def half_space(self, epsilon: float) -> MeanHalfSpace:
+        """Returns the half-space outside of which noise-first values are zero, for this epsilon."""
+        spread = float(np.linalg.norm(self.mean_mode))
+        bound = max((self.mean_energy / 2 - epsilon) / spread, -1e300)
+        margin = 1e-9 + 1e-12 * math.prod(self.shape)
+        gap = (self.mean_energy - spread**2) / 2
+        return MeanHalfSpace(self.mean_mode / spread, spread, bound + margin * (1 + abs(bound)), bound - gap / spread)
+
+    def noise_first_bound(self, epsilon: float) -> float:
+        """Returns a sampling-free upper bound on the noise-first delta: a Gaussian mechanism at a smaller epsilon.
+
+        It falls in that epsilon and grows in the spread, so that errors lower the one and raise the other.
+        """
+        error = 8 * (math.prod(self.shape) + 64) * ROUNDOFF
+        spread = float(np.linalg.norm(self.mean_mode))
+        shifted = epsilon - (self.mean_energy - spread**2) / 2 - error * (self.mean_energy + epsilon)
+        return min(1.0, gaussian_delta(shifted, spread * (1 + error)) * (1 + 1e-7))
+
+    def ceiling(self, direction: Direction, epsilon: float) -> float:
+        """Returns the sampling-free upper bound on delta of a direction."""
+        self.refuse(direction)
+        if direction is Direction.NOISE_FIRST:
+            return self.noise_first_bound(epsilon)
+        return math.exp(min(0.0, self.best_tilt(epsilon).log_range(epsilon)))
+
+
+class PatternPlainSampler(Sampler):
+    """Draws from the first distribution of the pair; R = 1."""
+
+    name: ClassVar[str] = "plain"
+
+    def __init__(self, model: PatternModel, direction: Direction, dtype: str | None = None) -> None:
+        model.refuse(direction)
+        self.direction = direction
+        self.dtype = dtype or choose_dtype(lambda name: model.slack(0, name))
+        rounding = model.slack(0, self.dtype)
+        self.slack = Slack(rounding.epsilon, rounding.lost + model.lost_choices(0))
+        self.layout = model.layout(8)
+        with wide_jax():
+            self._parts = model.parts()
+
+    def _range_at(self, epsilon: float) -> float:
+        return 1.0
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
+            loss = np.asarray(_plain_losses(keys, self._parts, self.direction, self.dtype, self.layout))
+        return Draw(loss, np.broadcast_to(0.0, loss.shape))
+
+
+@partial(jax.jit, static_argnames=("direction", "dtype", "layout"))
+def _plain_losses(keys: jax.Array, parts: Any, direction: Direction, dtype: str, layout: Layout) -> jax.Array:
+    def block(key: jax.Array) -> jax.Array:
+        which, noise = jax.random.split(key)
+        points = _normals(noise, layout.block, parts.shape, dtype)
+        if direction is Direction.NOISE_FIRST:
+            return -parts.loss(points)
+        return parts.loss(points + parts.draw_mode(which, layout.block))
+
+    return jax.lax.map(block, keys).ravel()
+
+
+def _normals(key: jax.Array, samples: int, shape: tuple[int, int], dtype: str) -> jax.Array:
+    return standard_normals(key, (shape[0], samples, shape[1]), jnp.dtype(dtype)).astype(jnp.float64)
+
+
+class PatternTiltedSampler(Sampler):
+    """Draws 1 + t patterns, attracted to each other, and a point around the sum of their modes; range R_t."""
+
+    name: ClassVar[str] = "tilted"
+
+    def __init__(
+        self,
+        model: PatternModel,
+        direction: Direction,
+        epsilon: float,
+        order: int | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        model.refuse(direction)
+        if direction is Direction.NOISE_FIRST:
+            raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
+        self.direction = direction
+        if order is None:
+            self.tilt = model.sampled_tilt(epsilon)
+        else:
+            self.tilt = model.tilt(count("order", order, at_most=MAX_ORDER))
+        self.order = self.tilt.order
+
+        def slack(name: str) -> Slack:
+            rounding = model.slack(self.order, name)
+            return Slack(rounding.epsilon, rounding.lost + model.lost_choices(self.order))
+
+        self.dtype = dtype or choose_dtype(slack, self.order)
+        self.slack = slack(self.dtype)
+        self.layout = model.layout(4)
+        with wide_jax():
+            self._parts = model.tilted_parts(self.order)
+
+    def _range_at(self, epsilon: float) -> float:
+        return math.exp(min(self.tilt.log_range(epsilon), 700.0))
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
+            loss, log_weight = _tilted_losses(keys, self._parts, self.order, self.dtype, self.layout)
+            losses = np.asarray(loss)
+            return Draw(losses, np.asarray(log_weight) - self.order * losses)
+
+
+@partial(jax.jit, static_argnames=("dtype", "layout"))
+def _tilted_losses(keys: jax.Array, parts: Any, order: int, dtype: str, layout: Layout) -> tuple[jax.Array, jax.Array]:
+    def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        which, noise = jax.random.split(key)
+        shift, log_weight = parts.draw_modes(which, order, layout.block)
+        points = _normals(noise, layout.block, parts.shape, dtype)
+        return parts.loss(points + shift), log_weight
+
+    loss, log_weight = jax.lax.map(block, keys)
+    return loss.ravel(), log_weight.ravel()
+
+
+class PatternHalfSpaceSampler(Sampler):
+    """Draws noise within the half-space outside of which the value is zero, more of it where values are large.
+
+    Depths are drawn by `choose_depths`; any `deep` is valid, and changes the variance only. It is not valid below
+    `least_epsilon`, the epsilon given.
+    """
+
+    name: ClassVar[str] = "half-space"
+    direction = Direction.NOISE_FIRST
+
+    def __init__(
+        self, model: PatternModel, epsilon: float, deep: float | None = None, dtype: str | None = None
+    ) -> None:
+        space = model.half_space(epsilon)
+        bound = max(space.bound, -FARTHEST)
+        deep = max(min(bound, space.usual_depth + _SHALLOWER if deep is None else deep), -FARTHEST)
+        self.least_epsilon = epsilon
+        moved = abs(deep) + 10.0
+
+        def slack(name: str) -> Slack:
+            rounding = model.slack(0, name, moved)
+            lost = rounding.lost + DEPTH_LOST + DEPTHS_LOST + (SHALLOW_LOST if bound > SHALLOWEST else 0.0)
+            return Slack(rounding.epsilon + DEPTH_ERROR * model.largest, lost)
+
+        self.dtype = dtype or choose_dtype(slack, max(1, round(-deep / space.spread)))
+        self.slack = slack(self.dtype)
+        self.layout = model.layout(4)
+        with wide_jax():
+            self._depths, self._range = choose_depths(space.spread * (1 + 1e-9), bound, deep)
+            self._parts = model.parts()
+            self._along = jnp.asarray(space.along)
+
+    def _range_at(self, epsilon: float) -> float:
+        return self._range
+
+    def draw(self, seed: int, index: int) -> Draw:
+        with wide_jax():
+            keys = block_keys(seed, self.direction, index, self.layout.blocks)
+            loss, log_weight = _half_space_losses(keys, self._parts, self._along, self._depths, self.dtype, self.layout)
+            return Draw(np.asarray(loss), np.asarray(log_weight))
+
+
+@partial(jax.jit, static_argnames=("dtype", "layout"))
+def _half_space_losses(
+    keys: jax.Array, parts: Any, along: jax.Array, depths: Depths, dtype: str, layout: Layout
+) -> tuple[jax.Array, jax.Array]:
+    def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        for_depth, noise = jax.random.split(key)
+        depth, log_density = draw_depths(for_depth, layout.block, depths)
+        points = _normals(noise, layout.block, parts.shape, dtype)
+        current = jnp.einsum("enk,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
+        return -parts.loss(points + (depth - current)[:, None] * along[:, None]), -log_density
+
+    loss, log_weight = jax.lax.map(block, keys)
+    return loss.ravel(), log_weight.ravel()

@@ -1,0 +1,58 @@
+"""The quick mixture-first estimator for min-separation batches (docs/math.md, section 10.12). Not certified."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from galton.guarantee import Direction
+from galton.sampling.base import chunk_key, wide_jax
+from galton.sampling.frozen import Estimate
+from galton.sampling.normals import standard_normals
+from galton.sampling.patterns import to_rows
+from galton.sampling.redrawn_frozen import Tuples, block_size, tuple_estimate
+from galton.sampling.separated import (
+    Attraction,
+    Mechanism,
+    attraction,
+    draw_attracted,
+    mechanism,
+    offset_blocks,
+    usual_order,
+)
+from galton.separated import SeparatedPair
+
+
+class FrozenRenewals:
+    """Mixture-first: tuples of patterns drawn by the tilted sampler of a design, at any noise multiplier near it."""
+
+    def __init__(self, pair: SeparatedPair, epsilon: float, blocks: int, seed: int) -> None:
+        self._order = usual_order(pair, epsilon)
+        self._pair = pair
+        size = block_size(pair.blocks * pair.separation)
+        with wide_jax():
+            unit = mechanism(pair.at(1.0))
+            factors, offsets = attraction(pair.reach, pair.noise_multiplier), offset_blocks(pair, self._order)
+            keys = [chunk_key(seed, Direction.MIXTURE_FIRST, index) for index in range(blocks)]
+            self._blocks = [_draw_tuples(key, unit, factors, offsets, self._order, size) for key in keys]
+
+    def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
+        """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
+        with wide_jax():
+            parts = mechanism(self._pair.at(noise_multiplier))
+            multipliers = self._pair.noise_multiplier, noise_multiplier
+            return tuple_estimate(self._blocks, parts, multipliers, self._order, epsilon)
+
+
+@partial(jax.jit, static_argnames=("size",))
+def _draw_tuples(
+    key: jax.Array, unit: Mechanism, factors: Attraction, offsets: jax.Array, order: int, size: int
+) -> Tuples:
+    which, noise = jax.random.split(key)
+    counts, log_weight = draw_attracted(which, factors, unit.prior, offsets, order, size)
+    shift = to_rows(counts, unit.own, unit.following)
+    single = 2 * jnp.einsum("enk,ek->n", counts, unit.halves)
+    energy = (jnp.square(shift).sum(axis=(0, 2)) - single) / 2
+    return Tuples(standard_normals(noise, shift.shape, jnp.float64), shift, log_weight, energy)
