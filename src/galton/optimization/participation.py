@@ -137,6 +137,7 @@ class Separated(Participation):
     estimators: ClassVar[tuple[str, ...]] = ("tilted",)
     samples: ClassVar[int] = 1 << 11
     tries_longer_memory: ClassVar[bool] = False
+    inner_refreshes: ClassVar[int] = 1
     separation: int
     bins: int
 
