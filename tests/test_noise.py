@@ -479,7 +479,7 @@ def test_a_run_that_crashed_goes_on_with_the_same_noise(tmp_path: Path) -> None:
         drawn = [first.next(BATCH[turn]) for turn in range(3)]
         first.save()
         drawn += [first.next(BATCH[turn]) for turn in (3, 4)]
-    with opened(tmp_path) as second:  # two rounds were computed after the checkpoint
+    with opened(tmp_path, renew=False) as second:  # two rounds were computed after the checkpoint
         assert second.resumed
         assert second.round == 3
         replayed = [second.next(BATCH[turn]) for turn in range(3, ROUNDS)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +14,19 @@ import pytest
 
 from galton.batching import Batches, StreamingBallsInBins, StreamingRedrawnBallsInBins
 from galton.errors import InvalidArgument, InvalidFile
-from galton.noise import NoiseReused
+from galton.noise import key_from_seed
 from galton.noise.layout import Tree
-from galton.plan import Plan, save_plan
-from galton.training import PlanViolated, TrainingRun, check_record
+from galton.noise.run import read_keys, write_keys
+from galton.plan import Plan, load_plan, save_plan
+from galton.training import (
+    LostRounds,
+    PlanViolated,
+    RoundsSkipped,
+    TrainingRun,
+    check_record,
+    fork_run,
+    release_run,
+)
 
 PARAMS = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.float32)}
 
@@ -27,8 +38,14 @@ def opened(plan: Plan, folder: Path, **words: object) -> TrainingRun:
 def rounds_of(run: TrainingRun, last: int) -> list[tuple[list[int], Tree]]:
     rounds = []
     while run.round < last:
-        rounds.append((run.batch.examples.tolist(), {name: np.asarray(x) for name, x in run.noise().items()}))
+        members, noise = run.batch.examples.tolist(), run.noise(total_of(run))
+        rounds.append((members, {name: np.asarray(x) for name, x in noise.items()}))
     return rounds
+
+
+def total_of(run: TrainingRun) -> Tree:
+    """What training would have summed: the same if it is computed again."""
+    return {name: part + run.round for name, part in PARAMS.items()}
 
 
 def same(left: list[tuple[list[int], Tree]], right: list[tuple[list[int], Tree]]) -> bool:
@@ -62,8 +79,8 @@ def test_a_run_can_be_taken_up_in_the_middle_and_is_the_same(small_plan: Plan, t
         lost = rounds_of(run, 17)  # and then the machine dies
     with opened(small_plan, tmp_path / "parts", seed=3) as run:
         assert run.round == 13
-        assert run.model is not None
-        assert run.model.read_text() == "model"
+        assert run.checkpoint is not None
+        assert run.checkpoint.read_text() == "model"
         rest = rounds_of(run, 32)
         record = run.record()
     assert same(first + rest, whole)
@@ -72,7 +89,7 @@ def test_a_run_can_be_taken_up_in_the_middle_and_is_the_same(small_plan: Plan, t
     assert (record["resumptions"], record["rounds_replayed"]) == (1, 4)
 
 
-def test_rounds_before_a_checkpoint_cannot_be_computed_again(small_plan: Plan, tmp_path: Path) -> None:
+def test_rounds_before_a_checkpoint_are_not_computed_again_but_skipped(small_plan: Plan, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with opened(small_plan, folder) as run:
         rounds_of(run, 2)
@@ -81,8 +98,11 @@ def test_rounds_before_a_checkpoint_cannot_be_computed_again(small_plan: Plan, t
         rounds_of(run, 6)
         run.save()
     (folder / "noise.npz").write_bytes(old)
-    with opened(small_plan, folder) as run, pytest.raises(NoiseReused):
-        run.noise()
+    with pytest.warns(LostRounds, match="rounds 2 to 5 have had their noise and are not computed again"):
+        run = opened(small_plan, folder)
+    assert run.round == 6
+    run.close()
+    assert check_record(folder)["rounds_skipped"] == [[2, 5]]
 
 
 def test_more_rounds_than_planned_are_refused(small_plan: Plan, tmp_path: Path) -> None:
@@ -123,7 +143,9 @@ def test_secrets_are_readable_by_their_owner_only_and_the_record_has_none(small_
         rounds_of(run, 3)
         run.save()
         batches = Batches.resume(small_plan.scheme, json.loads((folder / "run.json").read_text())["batches"])
-    for name in ("run.json", "noise.npz", "noise.journal"):
+    with opened(small_plan, folder):
+        pass
+    for name in ("run.json", "noise.npz", "noise.journal", "noise.keys"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     assert batches.seed not in (folder / "record.json").read_text()
     assert batches.seed not in (folder / "noise.journal").read_text()
@@ -140,14 +162,14 @@ def test_a_model_is_saved_whole_or_the_last_one_stays(small_plan: Plan, tmp_path
         rounds_of(run, 3)
         run.save(lambda path: path.write_text("model"))
         rounds_of(run, 5)
-        with pytest.raises(InvalidFile, match=r"model-5: cannot be written \(No space left"):
+        with pytest.raises(InvalidFile, match=r"checkpoint-5: cannot be written \(No space left"):
             run.save(half)
     assert not list(folder.glob(".*"))
-    assert stat.S_IMODE((folder / "model-3").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "checkpoint-3").stat().st_mode) == 0o600
     with opened(small_plan, folder) as run:
         assert run.round == 3
-        assert run.model is not None
-        assert run.model.read_text() == "model"
+        assert run.checkpoint is not None
+        assert run.checkpoint.read_text() == "model"
 
 
 def test_a_run_goes_on_with_its_own_batches_or_not_at_all(small_plan: Plan, tmp_path: Path) -> None:
@@ -207,14 +229,243 @@ def test_the_record_counts_rounds_that_had_noise_and_were_lost(small_plan: Plan,
 def test_a_sum_is_held_to_what_it_was(small_plan: Plan, tmp_path: Path) -> None:
     total = {name: part + 1 for name, part in PARAMS.items()}
     with opened(small_plan, tmp_path / "run") as run:
-        run.noise(total)
+        first = run.noise(total)
     with opened(small_plan, tmp_path / "run") as run:
-        with pytest.raises(NoiseReused, match="another gradient"):
-            run.noise(PARAMS)
-        with pytest.raises(NoiseReused, match="another gradient"):
-            run.noise()
-        run.noise(total)
+        again = run.noise(total)
+        np.testing.assert_array_equal(first["w"], again["w"])
         assert run.token(run.batch) != run.token(run._batches.at(2))
+
+
+@pytest.mark.parametrize("total", [PARAMS, None])
+def test_rounds_that_come_out_differently_are_skipped(small_plan: Plan, tmp_path: Path, total: Tree | None) -> None:
+    """The noise of later rounds is that of a run without interruptions: its law is the one that was analysed."""
+    with opened(small_plan, tmp_path / "whole", seed=3) as run:
+        whole = rounds_of(run, 32)
+    folder = tmp_path / "parts"
+    with opened(small_plan, folder, seed=3) as run:
+        rounds_of(run, 5)
+        run.save(lambda path: path.write_text("model"))
+        rounds_of(run, 9)
+    with opened(small_plan, folder, seed=3) as run:
+        with pytest.raises(RoundsSkipped, match="gone on to round 9"):
+            run.noise(total)
+        assert (run.round, run.released) == (9, 9)
+        assert run.checkpoint is not None  # still that of round 5
+        rest = rounds_of(run, 11)
+    with opened(small_plan, folder, seed=3) as run:  # killed once more: it goes on behind what was skipped
+        assert (run.round, run.released) == (9, 11)
+        assert same(rounds_of(run, 32), whole[9:])
+    assert same(rest, whole[9:11])
+    record = check_record(folder)
+    assert (record["rounds_skipped"], record["rounds_replayed"], record["completed"]) == ([[5, 8]], 2, True)
+
+
+def test_rounds_that_were_lost_on_another_machine_are_skipped_unseen(
+    small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(small_plan, tmp_path / "run") as run:
+        rounds_of(run, 3)
+    monkeypatch.setattr("galton.training.run.environment", lambda: "another machine")
+    with pytest.warns(LostRounds, match="rounds 0 to 2 .* on another machine"):
+        run = opened(small_plan, tmp_path / "run")
+    assert run.round == 3
+    assert not run.begun  # nothing was saved: training begins with the model at the start
+    assert run.checkpoint is None
+    run.close()
+
+
+def test_strict_runs_compute_nothing_again(small_plan: Plan, tmp_path: Path) -> None:
+    with opened(small_plan, tmp_path / "run") as run:
+        rounds_of(run, 3)
+    with pytest.warns(LostRounds, match="rounds 0 to 2"):
+        run = opened(small_plan, tmp_path / "run", strict=True)
+    assert run.round == 3
+    run.close()
+
+
+def test_random_numbers_of_a_round_are_the_same_when_it_is_computed_again(small_plan: Plan, tmp_path: Path) -> None:
+    with opened(small_plan, tmp_path / "run") as run:
+        seeds = [run.round_seed(turn, part) for turn in range(4) for part in range(2)]
+    assert len(set(seeds)) == 8
+    with opened(small_plan, tmp_path / "run") as run, opened(small_plan, tmp_path / "other") as other:
+        assert [run.round_seed(turn, part) for turn in range(4) for part in range(2)] == seeds
+        assert other.round_seed(0) not in seeds
+
+
+def secrets_of(folder: Path) -> list[str]:
+    """The seed of the batches and all keys, in hexadecimal digits and as NumPy prints them."""
+    keys = [np.asarray(key, "<u4") for _, key in read_keys(folder)]
+    seed = json.loads((folder / "run.json").read_text())["batches"]["seed"]
+    return [seed, *(key.tobytes().hex() for key in keys), *(str(word) for key in keys for word in key.tolist())]
+
+
+def test_what_leaves_the_folder_has_no_secrets(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for last in (3, 5):
+        with opened(small_plan, folder) as run:
+            rounds_of(run, last)
+            state = run.state()
+            run.publish(lambda path: path.write_text("weights"), ".txt")
+    release_run(folder, tmp_path / "release.zip")
+    with zipfile.ZipFile(tmp_path / "release.zip") as archive:
+        assert sorted(archive.namelist()) == ["model.txt", "record.json"]
+        public = json.dumps(state) + "".join(archive.read(name).decode() for name in archive.namelist())
+    assert len(read_keys(folder)) == 2  # each start has a key of its own
+    for secret in secrets_of(folder):
+        assert secret not in public
+    assert sorted(state) == ["plan", "round", "run"]
+
+
+def test_only_the_model_that_the_record_names_is_released(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 3)
+    with pytest.raises(InvalidFile, match="no model for others yet"):
+        release_run(folder, tmp_path / "release.zip")
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 3)
+        run.publish(lambda path: path.write_text("old"), ".old")
+        run.publish(lambda path: path.write_text("weights"), ".txt")
+        assert [path.name for path in folder.glob("model.*")] == ["model.txt"]
+    record = release_run(folder, tmp_path / "release.zip")
+    assert (record["model"]["file"], record["model"]["round"]) == ("model.txt", 3)
+    (folder / "model.txt").write_text("others")
+    with pytest.raises(InvalidFile, match="not the model that the record names"):
+        release_run(folder, tmp_path / "again.zip")
+    assert not (tmp_path / "again.zip").exists()
+
+
+def go_on_in(plan: Plan, folder: Path) -> list[tuple[list[int], Tree]]:
+    with opened(plan, folder) as run:
+        return rounds_of(run, 12)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_copied_folder_draws_noise_of_its_own(small_plan: Plan, tmp_path: Path, seed: int | None) -> None:
+    folder, copy = tmp_path / "run", tmp_path / "copy"
+    with opened(small_plan, folder, seed=seed) as run:
+        rounds_of(run, 5)
+        run.save()
+        rounds_of(run, 7)
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.lock"))
+    ours = go_on_in(small_plan, folder)
+    with pytest.warns(LostRounds, match="copied or moved"):
+        theirs = go_on_in(small_plan, copy)
+    assert same(ours[:2], theirs[:2])  # computed again, for the same sums
+    for (members, left), (others, right) in zip(ours[2:], theirs[2:], strict=True):
+        assert members == others
+        assert not np.isclose(left["w"], right["w"]).any()
+    record = check_record(copy)
+    assert record["forks"] == [{"round": 7, "how": "copied or moved"}]
+    assert "what all 2 release together is" in record["together"]
+    assert check_record(folder)["together"] is None
+
+
+def test_a_backup_that_is_put_back_draws_new_noise(small_plan: Plan, tmp_path: Path) -> None:
+    """In place, file by file: nothing shows that rounds were computed since."""
+    folder = tmp_path / "run"
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 4)
+        run.save()
+    backup = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lost = go_on_in(small_plan, folder)
+    for name, content in backup.items():
+        (folder / name).write_bytes(content)
+    again = go_on_in(small_plan, folder)
+    for (_, left), (_, right) in zip(lost, again, strict=True):
+        assert not np.isclose(left["w"], right["w"]).any()
+
+
+def test_a_fork_goes_on_by_itself(small_plan: Plan, tmp_path: Path) -> None:
+    folder, fork = tmp_path / "run", tmp_path / "fork"
+    with opened(small_plan, folder, seed=3) as run:
+        rounds_of(run, 5)
+        state = run.state()
+        run.save(lambda path: path.write_text("model"))
+        rounds_of(run, 7)
+        with pytest.raises(InvalidFile, match="held by another process"):
+            fork_run(folder, fork)
+    assert fork_run(folder, fork) == fork
+    assert stat.S_IMODE(fork.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in fork.iterdir()} == {0o600}
+    with opened(small_plan, fork) as run:
+        assert run.checkpoint is not None
+        theirs = rounds_of(run, 12)
+    with opened(small_plan, folder) as run:
+        ours = rounds_of(run, 12)
+    assert same(ours[:2], theirs[:2])
+    assert not any(np.isclose(a["w"], b["w"]).any() for (_, a), (_, b) in zip(ours[2:], theirs[2:], strict=True))
+    record = check_record(fork)
+    assert record["forks"] == [{"round": 7, "how": "galton fork"}]
+    assert record["run"] != check_record(folder)["run"]
+    with opened(small_plan, fork) as run, pytest.warns(LostRounds, match="rounds 5 to 11"):
+        run.restore(state)  # of the run that it was forked from
+    with pytest.raises(InvalidFile, match="is there already"):
+        fork_run(folder, fork)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidFile, match=r"run\.json"):
+        fork_run(tmp_path / "empty", tmp_path / "new")
+
+
+def test_two_plans_share_no_noise_by_sharing_a_seed(small_plan: Plan, tmp_path: Path) -> None:
+    other = replace(small_plan, created="another time")
+    with opened(small_plan, tmp_path / "run", seed=3) as run:
+        ours = rounds_of(run, 1)
+    with opened(other, tmp_path / "other", seed=3, pinned=other.digest) as run:
+        theirs = rounds_of(run, 1)
+    assert not np.isclose(ours[0][1]["w"], theirs[0][1]["w"]).any()
+
+
+def test_keys_that_the_journal_does_not_name_are_refused(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for last in (2, 4):
+        with opened(small_plan, folder) as run:
+            rounds_of(run, last)
+            run.save()
+    (folder / "noise.keys").unlink()
+    with pytest.raises(InvalidFile, match="has not the keys that the journal names"):
+        opened(small_plan, folder)
+
+
+def test_a_start_that_failed_between_key_and_journal_does_no_harm(small_plan: Plan, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for _ in range(2):
+        with opened(small_plan, folder) as run:
+            rounds_of(run, 2)
+    write_keys(folder, [read_keys(folder)[0], (2, key_from_seed(9))])  # and then it was killed
+    with opened(small_plan, folder) as run:
+        assert len(rounds_of(run, 4)) == 4
+    assert len(read_keys(folder)) == 2
+
+
+OLD = Path(__file__).parent / "data" / "run-0.1"
+"""A run as galton 0.1 left it: saved before round 5, lost after round 6; a state that was taken before round 6."""
+
+
+@pytest.mark.parametrize("way", ["folder", "state"])
+def test_a_run_of_the_first_version_goes_on(tmp_path: Path, way: str) -> None:
+    plan = load_plan(OLD / "plan")
+    folder = Path(shutil.copytree(OLD / "run", tmp_path / "run"))
+    noise = plan.noise()
+    state, expected = noise.init(PARAMS, key_from_seed(3)), []
+    for _ in range(32):
+        drawn, state = noise.step(state)
+        expected.append({name: np.asarray(x) for name, x in drawn.items()})
+    with opened(plan, folder, pinned=plan.digest) as run:
+        assert run.checkpoint is not None
+        assert run.checkpoint.read_text() == "model"
+        if way == "state":
+            body = json.loads((OLD / "state.json").read_text())
+            run.restore(body | {"noise": bytes.fromhex(body["noise"])})
+        assert run.round == (6 if way == "state" else 5)
+        begin = run.round
+        rest = rounds_of(run, 32)
+        run.save()
+    for (_, noise_of_round), expectation in zip(rest, expected[begin:], strict=True):
+        np.testing.assert_array_equal(noise_of_round["w"], expectation["w"])
+    record = check_record(folder)
+    assert (record["rounds_done"], record["rounds_replayed"]) == (32, 7 - begin)
+    assert len(record["run"]) == 32
 
 
 def test_a_record_that_was_changed_is_noticed(small_plan: Plan, tmp_path: Path) -> None:
@@ -230,9 +481,9 @@ def test_a_record_that_was_changed_is_noticed(small_plan: Plan, tmp_path: Path) 
 
 def test_a_model_that_is_missing_stops_the_run(small_plan: Plan, tmp_path: Path) -> None:
     with opened(small_plan, tmp_path / "run") as run:
-        assert run.model is None
+        assert run.checkpoint is None
         rounds_of(run, 3)
         run.save(lambda path: path.write_text("model"))
-    (tmp_path / "run" / "model-3").unlink()
+    (tmp_path / "run" / "checkpoint-3").unlink()
     with opened(small_plan, tmp_path / "run") as run, pytest.raises(InvalidFile, match="missing"):
-        _ = run.model
+        _ = run.checkpoint

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import signal
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,10 @@ import optax
 import pytest
 
 from galton.errors import InvalidArgument, InvalidFile
-from galton.noise import NoiseReused, key_from_seed
+from galton.noise import key_from_seed
 from galton.noise.stream import MARGIN
 from galton.plan import Plan, PlanNotTrusted, save_plan
-from galton.training import PlanViolated, check_record
+from galton.training import LostRounds, PlanViolated, check_record, release_run
 from galton.training.jax import clipped_sum, private_updates, train
 from galton.training.run import ROUNDING
 from tests.forging import with_noise
@@ -170,8 +173,58 @@ def test_a_round_gets_its_noise_again_for_the_same_gradient_only(small_plan: Pla
         train(small_plan, tmp_path / "run", loss, PARAMS, (x, y), optax.sgd(0.1), watch=die)
     rows = (x + (change == "data"), y)
     start = jax.tree.map(lambda part: part + (change == "start"), PARAMS)
-    with pytest.raises(NoiseReused, match="another gradient"):
-        train(small_plan, tmp_path / "run", loss, start, rows, optax.sgd(0.2 if change == "rate" else 0.1))
+    released: list[bytes] = []
+    with pytest.warns(LostRounds, match="for another gradient; it is not given again"):
+        trained = train(
+            small_plan,
+            tmp_path / "run",
+            loss,
+            start,
+            rows,
+            optax.sgd(0.2 if change == "rate" else 0.1),
+            watch=lambda turn, params: released.append(np.asarray(params["w"]).tobytes()),
+        )
+    first = 1 if change == "rate" else 0
+    assert trained.record["rounds_skipped"] == [[first, 2]]
+    assert (trained.record["completed"], trained.record["rounds_replayed"]) == (True, first)
+    assert len(released) == 32 - 3 + first
+
+
+def test_the_model_alone_is_what_others_get(small_plan: Plan, tmp_path: Path) -> None:
+    """Its file has the parameters under their names, and is the only one that is released."""
+    trained = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.adam(0.1), rounds=3)
+    with np.load(tmp_path / "run" / "model.npz") as saved:
+        assert sorted(saved.files) == ["b", "w"]
+        for name in PARAMS:
+            np.testing.assert_array_equal(saved[name], trained.params[name])
+    record = release_run(tmp_path / "run", tmp_path / "release.zip")
+    assert record["model"]["round"] == 3
+    with zipfile.ZipFile(tmp_path / "release.zip") as archive:
+        assert sorted(archive.namelist()) == ["model.npz", "record.json"]
+        with np.load(io.BytesIO(archive.read("model.npz"))) as public:
+            assert sorted(public.files) == ["b", "w"]
+
+
+def test_a_run_is_saved_when_it_is_terminated(small_plan: Plan, tmp_path: Path) -> None:
+    class Terminated(Exception):
+        pass
+
+    def end(number: int, frame: object) -> None:
+        raise Terminated
+
+    def terminate(turn: int, params: Any) -> None:
+        if turn == 5:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)  # instead of the end of the process
+    try:
+        with pytest.raises(Terminated):
+            train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), watch=terminate)
+        assert signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    record = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1)).record
+    assert (record["rounds_done"], record["rounds_replayed"], record["rounds_skipped"]) == (32, 0, [])
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from galton.errors import GaltonError
-from galton.noise import NoiseReused, key_from_seed
+from galton.noise import key_from_seed
 from galton.plan import Plan, PlanNotTrusted, save_plan
-from galton.training import PlanViolated, check_record
+from galton.training import LostRounds, PlanViolated, check_record
 from galton.training.opacus import PlanAccountant, PlanPrivacyEngine
 from galton.training.torch import PrivateOptimizer, open_run, plan_loader
 from tests.forging import with_noise
@@ -156,7 +156,7 @@ def test_noise_is_that_of_the_plan_bit_by_bit(small_plan: Plan, tmp_path: Path, 
     script = Script(small_plan, tmp_path, grad_sample_mode=mode)
     noise = small_plan.noise()
     weights = {name: weight.detach().numpy() for name, weight in script.model.named_parameters()}
-    state = noise.init(weights, key_from_seed(SEED))
+    state = noise.init(weights, key_from_seed(SEED, small_plan.digest))
     for turn, (x, y) in enumerate(script.loader):
         drawn, state = noise.step(state)
         assert len(x) == small_plan.batches(SEED).at(turn).mask.sum()
@@ -224,10 +224,9 @@ def test_resumed_from_a_checkpoint_it_ends_bit_by_bit_the_same(
         with pytest.raises(PlanViolated, match="load_state_dict has to come first"):
             script.go_on(rounds + 2)
         script.engine.load_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
-    with pytest.raises(NoiseReused):
-        script.engine.load_checkpoint(path=tmp_path / "3.pt", module=script.module, optimizer=script.optimizer)
     script.engine.load_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
-    assert torch.load(path, weights_only=True)["optimizer_state_dict"]["galton"]["plan"] == small_plan.digest
+    state = torch.load(path, weights_only=True)["optimizer_state_dict"]["galton"]
+    assert state == {"plan": small_plan.digest, "run": check_record(tmp_path / "run")["run"], "round": 13}
     script.go_on()
     assert all(torch.equal(a, b) for a, b in zip(script.weights(), straight.weights(), strict=True))
     record = script.engine.close()
@@ -331,17 +330,33 @@ def test_parameters_cannot_be_frozen_later(small_plan: Plan, tmp_path: Path, mod
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_a_state_without_its_model_gets_no_noise_again(small_plan: Plan, tmp_path: Path, mode: str) -> None:
-    script = Script(small_plan, tmp_path, grad_sample_mode=mode).go_on(2)
-    model = {name: value.clone() for name, value in script.model.state_dict().items()}
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_state_without_its_model_gets_no_noise_again(
+    small_plan: Plan, tmp_path: Path, mode: str, workers: int
+) -> None:
+    script = Script(small_plan, tmp_path, grad_sample_mode=mode, workers=workers).go_on(2)
     state = copy.deepcopy(script.optimizer.state_dict())
-    done = [weight.clone() for weight in script.go_on(3).weights()]
+    done = [weight.clone() for weight in script.go_on(5).weights()]
     script.optimizer.load_state_dict(state)
-    with pytest.raises(NoiseReused, match="for another gradient"):
-        script.go_on(3)
-    script.model.load_state_dict(model)
-    assert all(torch.equal(a, b) for a, b in zip(done, script.go_on(3).weights(), strict=True))
-    script.go_on(4).engine.close()
+    with pytest.warns(LostRounds, match="round 2 has had its noise for another gradient") as warned:
+        script.pass_over(script.loader, 5)
+    assert len([warning for warning in warned if warning.category is LostRounds]) == 1
+    assert all(torch.equal(a, b) for a, b in zip(done, script.weights(), strict=True))
+    script.go_on()
+    record = script.engine.close()
+    assert (record["rounds_skipped"], record["completed"]) == ([[2, 4]], True)
+    published = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert all(torch.equal(published[name], value) for name, value in script.model.state_dict().items())
+
+
+def test_rounds_after_an_old_checkpoint_are_skipped(small_plan: Plan, tmp_path: Path) -> None:
+    script = Script(small_plan, tmp_path).go_on(2)
+    old = copy.deepcopy(script.optimizer.state_dict())
+    script.go_on(4).optimizer.state_dict()
+    script.go_on(5)
+    with pytest.warns(LostRounds, match="rounds 2 to 4"):
+        script.optimizer.load_state_dict(old)
+    assert script.engine.close()["rounds_skipped"] == [[2, 4]]
 
 
 def test_rounds_that_were_lost_in_a_crash_are_accounted_for(small_plan: Plan, tmp_path: Path) -> None:

@@ -13,6 +13,12 @@ def versions() -> dict[str, str]:
     return packages | {"python": platform.python_version()}
 
 
+def environment() -> str:
+    """Returns in words what decides, devices aside, whether a computation can give the same bits again."""
+    installed = " ".join(f"{name}-{number}" for name, number in versions().items())
+    return f"{platform.system()} {platform.machine()} {installed}"
+
+
 def now() -> str:
     """Returns the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

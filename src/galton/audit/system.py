@@ -92,6 +92,6 @@ class RealSystem(System):
                 while run.round < self.halfway:
                     yield np.asarray(run.next(members(run.round)))
                 run.save()
-            with NoiseRun(folder, self.source, model, self.plan.digest) as run:
+            with NoiseRun(folder, self.source, model, self.plan.digest, renew=seed is None) as run:
                 while run.round < self.plan.rounds:
                     yield np.asarray(run.next(members(run.round)))

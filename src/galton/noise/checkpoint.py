@@ -1,4 +1,4 @@
-"""A noise state as one file: written whole or not at all, checked by hash, readable by its owner only (it has the key).
+"""A noise state as one file: written whole or not at all, checked by hash, readable by its owner only (it has keys).
 
 The file is a NumPy .npz. It loads only for the noise that it was saved from: the same strategy, standard deviation and
 form, and parameters of the same shapes.
@@ -23,12 +23,14 @@ from galton.noise.stream import CorrelatedNoise, NoiseState
 from galton.typechecking import typechecked
 
 FORMAT = "galton-noise-state"
-VERSION = 1
+VERSION = 2
+FIRST_VERSION = 1
+"""With one key, for all rounds; read, and never written."""
 
 
 @typechecked
 def save_state(path: str | Path, noise: CorrelatedNoise, state: NoiseState) -> None:
-    """Writes a noise state to one file, readable by its owner only: it has the secret key.
+    """Writes a noise state to one file, readable by its owner only: it has the secret keys.
 
     The file is written whole or not at all; a failure leaves an older file as it was.
 
@@ -82,8 +84,8 @@ def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseS
 def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) -> NoiseState:
     """Reads the content of a file that `save_state` wrote; errors name `path`."""
     about, arrays = _read_archive(content, path)
-    if about.get("format") != FORMAT or about.get("version") != VERSION:
-        raise InvalidFile(f"{path}: is not a noise state of version {VERSION}")
+    if about.get("format") != FORMAT or about.get("version") not in (FIRST_VERSION, VERSION):
+        raise InvalidFile(f"{path}: is not a noise state of version {FIRST_VERSION} or {VERSION}")
     if about.pop("hash", None) != _hash(about, arrays):
         raise InvalidFile(f"{path}: does not match its hash: it was changed after it was written")
     if about["noise"] != noise.digest:
@@ -93,13 +95,15 @@ def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) 
     buffers = [arrays[name] for name in sorted(name for name in arrays if name.startswith("buffers"))]
     if about["shapes"] != _shapes(layout) or [(x.shape, str(x.dtype)) for x in buffers] != expected:
         raise InvalidFile(f"{path}: was saved for a model of other shapes")
-    key, turn = jnp.asarray(arrays["key"]), jnp.asarray(arrays["round"])
-    return NoiseState(key, turn, [jnp.array(x) for x in buffers], layout)
+    keys, since = arrays["key"].reshape(-1, 4), arrays.get("since", np.zeros(1, np.int32))
+    turn = jnp.asarray(arrays["round"])
+    return NoiseState(jnp.asarray(keys), jnp.asarray(since), turn, [jnp.array(x) for x in buffers], layout)
 
 
 def _arrays_of(state: NoiseState) -> dict[str, np.ndarray[Any, Any]]:
     named = {f"buffers_{number:06d}": np.asarray(buffer) for number, buffer in enumerate(state.buffers)}
-    return {"key": np.asarray(state.key), "round": np.asarray(state.round), **named}
+    own = {"key": state.keys, "since": state.since, "round": state.round}
+    return {**{name: np.asarray(array) for name, array in own.items()}, **named}
 
 
 def _shapes(layout: Layout) -> list[list[int]]:

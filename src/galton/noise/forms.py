@@ -18,16 +18,21 @@ from galton.strategies.toeplitz import ToeplitzLike
 
 
 class Draws(NamedTuple):
-    """The source of the fresh normals of one vector in one round; a scale of NaN makes all noise NaN."""
+    """The source of the fresh normals of one vector in one round; a scale of NaN makes all noise NaN.
 
-    key: jax.Array
+    A round's key is the last of `keys` whose first round, in `since`, is not after it.
+    """
+
+    keys: jax.Array
+    since: jax.Array
     round: jax.Array
     group: int
     scale: jax.Array
 
     def normals(self, turn: Any, draw: Any, size: int) -> jax.Array:
         """Returns the scaled normals of this or an earlier round."""
-        return standard_normals(self.key, turn, self.group, draw, (size,)) * self.scale
+        key = self.keys[(self.since <= turn).sum() - 1]
+        return standard_normals(key, turn, self.group, draw, (size,)) * self.scale
 
     def all(self, draws: int, size: int) -> jax.Array:
         """Returns z of this round, shape (draws, size); zero for draws that are not used (`InverseStream.draws`)."""

@@ -1,16 +1,17 @@
 """A record of the rounds that have had their noise, so that no noise is ever added to two different gradients.
 
 Noise is a function of (key, round): a round that is computed twice gets the same noise twice. If the two gradients
-differ and both results are seen, their difference shows the data without any noise. After a crash, however, the rounds
-since the last checkpoint have to be computed again. A journal allows exactly that.
+differ and both results are seen, their difference shows the data without any noise. After a crash the rounds since the
+last checkpoint are either computed again, which a journal allows where they come out the same, or skipped.
 
 Formal guarantees, for noise that is taken only after `release` has returned:
   - Rounds are released in order. A round before the last checkpoint (`saved`) is never released again, so an old
     checkpoint cannot be continued in another way.
   - A round after the last checkpoint is released again only for the same batch, under the same key and plan. If the
     caller passes a hash of the gradient, it must be the same gradient, bit by bit. Replays are counted.
+  - Rounds that were skipped are written down, and so is every key with the first round that it is for.
   - Two processes cannot hold one journal.
-Not covered: a copy of the key in another folder. Nor, for callers that pass no hash of the gradient, results that were
+Not covered: for callers that pass no hash of the gradient, results that were
 published before a crash from rounds after the last checkpoint, if the replay differs from them (another learning rate,
 non-deterministic hardware). `strict` allows no replay at all.
 """
@@ -42,7 +43,8 @@ VERSION = 1
 class NoiseReused(GaltonError):
     """Raised when noise is requested that has already been used for another gradient, or out of order.
 
-    Go on from the last checkpoint with the same data, model and settings, or begin a new run in another folder.
+    Go on from the last checkpoint with the same data, model and settings, or with the next round that has had no noise
+    (`NoiseRun.skip`).
     """
 
 
@@ -73,7 +75,7 @@ class Journal:
 
     Args:
       path: the file; created if it does not exist.
-      key: the noise key; only its fingerprint is written.
+      key: the first noise key; only its fingerprint is written.
       plan: content hash of what was analysed; a journal of another plan is refused.
       strict: allow no replay of released rounds.
 
@@ -81,6 +83,9 @@ class Journal:
       path: the file.
       saved: the round of the last checkpoint; earlier rounds are never released again.
       replays: number of rounds released again after a crash.
+      skips: rounds that were skipped, as pairs of the first of them and the round that came next instead.
+      open_skip: the last of these, if no checkpoint came after it.
+      keys: the first round that each key is for, and the key's fingerprint.
 
     Formal guarantee: noise that is taken only after `release` has returned is never used for two different batches of
     the same round, nor, where `content` is passed, for two different gradients. See `noise/journal.py` for what is not
@@ -102,6 +107,9 @@ class Journal:
         self.path, self._key, self._strict = Path(path), np.asarray(key, "<u4").tobytes(), strict
         header = {"format": FORMAT, "version": VERSION, "key": fingerprint(key), "plan": plan}
         self.replays, self.saved = 0, 0
+        self.skips: list[tuple[int, int]] = []
+        self.open_skip: tuple[int, int] | None = None
+        self.keys = [(0, fingerprint(key))]
         self._batches: list[str] = []
         self._totals: list[str] = []
         self._file = open_exclusively(self.path)
@@ -126,26 +134,66 @@ class Journal:
           content: hash of what the noise will be added to. If given, a replay must have the same one.
         """
         turn = count("round", turn, at_least=0)
-        digest = self._digest(np.sort(np.asarray(batch, "<i8")).tobytes())
-        total = self._digest(b"sum" + content) if content else ""
         if turn > self.released:
             raise NoiseReused(f"{self.path}: round {turn} comes after {self.released}, which has not been released yet")
         if turn < self.released:
-            if turn < self.saved or self._strict:
-                raise NoiseReused(f"{self.path}: round {turn} has had its noise and cannot get it again")
-            if digest != self._batches[turn]:
-                raise NoiseReused(f"{self.path}: round {turn} has had its noise for another batch")
-            if total != self._totals[turn]:
-                raise NoiseReused(
-                    f"{self.path}: round {turn} has had its noise for another gradient; go on with the same data, "
-                    "model, optimiser and settings, or begin a new run"
-                )
+            objection = self.objection(turn, batch, content)
+            if objection:
+                raise NoiseReused(f"{self.path}: round {turn} has had its noise {objection}")
             self.replays += 1
             self._append({"replayed": turn})
         else:
+            digest, total = self._digests(batch, content)
             self._append({"round": turn, "batch": digest} | ({"sum": total} if total else {}))
             self._batches.append(digest)
             self._totals.append(total)
+
+    def objection(self, turn: int, batch: NDArray[Any], content: bytes = b"") -> str:
+        """Returns why a round that has had its noise cannot get it again, in words; nothing if it can.
+
+        Args:
+          turn: a round that was released.
+          batch: as for `release`.
+          content: as for `release`.
+
+        Returns:
+          The end of a sentence that begins with "round ... has had its noise".
+        """
+        digest, total = self._digests(batch, content)
+        if turn < self.saved or self._strict:
+            return "and cannot get it again"
+        if digest != self._batches[turn]:
+            return "for another batch"
+        return "for another gradient" if total != self._totals[turn] else ""
+
+    def _digests(self, batch: NDArray[Any], content: bytes) -> tuple[str, str]:
+        members = self._digest(np.sort(np.asarray(batch, "<i8")).tobytes())
+        return members, self._digest(b"sum" + content) if content else ""
+
+    def skip(self, turn: int) -> None:
+        """Records that rounds from this one on, which have had their noise, are left out.
+
+        Args:
+          turn: the first of them; the next round is the first that has had no noise.
+        """
+        count("round", turn, at_least=0, at_most=self.released)
+        self._append({"skipped": [turn, self.released]})
+        self.open_skip = (turn, self.released)
+        self.skips.append(self.open_skip)
+
+    def renew(self, key: jax.Array) -> None:
+        """Records the key of all rounds that have had no noise yet; an earlier key for the same rounds is forgotten.
+
+        Args:
+          key: the key; only its fingerprint is written.
+        """
+        self._append({"key": fingerprint(key), "since": self.released})
+        self._add_key(self.released, fingerprint(key))
+
+    def _add_key(self, since: int, name: str) -> None:
+        if len(self.keys) > 1 and self.keys[-1][0] == since:
+            self.keys.pop()
+        self.keys.append((since, name))
 
     def checkpoint(self, turn: int) -> None:
         """Records that the run was saved before a round: earlier rounds will not be released again.
@@ -156,7 +204,7 @@ class Journal:
         if not self.saved <= count("round", turn, at_least=0) <= self.released:
             raise NoiseReused(f"{self.path}: a checkpoint before round {turn} is not between those saved and released")
         self._append({"saved": turn})
-        self.saved = turn
+        self.saved, self.open_skip = turn, None
 
     def _digest(self, content: bytes) -> str:
         return hmac.new(self._key, content, hashlib.sha256).hexdigest()
@@ -192,7 +240,13 @@ class Journal:
             self._batches.append(line["batch"])
             self._totals.append(line.get("sum", ""))
         elif "saved" in line:
-            self.saved = int(line["saved"])
+            self.saved, self.open_skip = int(line["saved"]), None
+        elif "skipped" in line:
+            first, after = line["skipped"]
+            self.open_skip = (int(first), int(after))
+            self.skips.append(self.open_skip)
+        elif "since" in line:
+            self._add_key(int(line["since"]), str(line["key"]))
         else:
             self.replays += int(line["replayed"]) >= 0
 

@@ -26,27 +26,29 @@ def fresh_key() -> jax.Array:
       >>> fresh_key().shape
       (4,)
     """
-    return _key_from_bytes(secrets.token_bytes(BITS // 8))
+    return key_from_bytes(secrets.token_bytes(BITS // 8))
 
 
 @typechecked
-def key_from_seed(seed: int) -> jax.Array:
+def key_from_seed(seed: int, plan: str = "") -> jax.Array:
     """Returns the noise key that belongs to a seed, for tests and repeatable studies.
 
     Whoever can guess the seed can remove the noise: take `fresh_key` for data that needs protection.
 
     Args:
       seed: a whole number from 0.
+      plan: content hash of the plan that the noise is for, so that no two plans share noise by sharing a seed.
 
     Returns:
-      Four uint32 words, the same for the same seed.
+      Four uint32 words, the same for the same seed and plan.
 
     Example:
       >>> bool((key_from_seed(1) == key_from_seed(1)).all())
       True
     """
     count("seed", seed, at_least=0)
-    return _key_from_bytes(hashlib.sha256(f"galton noise key {seed}".encode()).digest()[: BITS // 8])
+    content = f"galton noise key {seed}" + (f" of plan {plan}" if plan else "")
+    return key_from_bytes(hashlib.sha256(content.encode()).digest()[: BITS // 8])
 
 
 def check_key(key: jax.Array) -> jax.Array:
@@ -61,5 +63,6 @@ def fingerprint(key: jax.Array) -> str:
     return "sha256:" + hashlib.sha256(b"galton noise fingerprint" + np.asarray(key, "<u4").tobytes()).hexdigest()
 
 
-def _key_from_bytes(raw: bytes) -> jax.Array:
+def key_from_bytes(raw: bytes) -> jax.Array:
+    """Returns the key that 16 bytes spell."""
     return jnp.asarray(np.frombuffer(raw, "<u4").astype(np.uint32))

@@ -27,7 +27,7 @@ MARGIN = 1 + 2.0**-20
 assert MARGIN > 1 + ERROR
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["key", "round", "buffers"], meta_fields=["layout"])
+@partial(jax.tree_util.register_dataclass, data_fields=["keys", "since", "round", "buffers"], meta_fields=["layout"])
 @dataclass(frozen=True, eq=False)
 class NoiseState:
     """The state of a `CorrelatedNoise` between two rounds; `CorrelatedNoise.init` makes one. Keep it secret.
@@ -35,13 +35,15 @@ class NoiseState:
     With the strategy, the standard deviation and the form it determines the noise of all rounds to come.
 
     Attributes:
-      key: the secret key, four uint32 words.
+      keys: the secret keys, shape (number, 4), uint32. There is more than one if a run was taken up again.
+      since: the first round that each key is for, in order; of several for a round the last counts.
       round: the next round, counted from 0.
       buffers: an array of shape (memory, size) for every vector of the layout.
       layout: how the vectors make up the model; static under `jit`.
     """
 
-    key: jax.Array = field(repr=False)
+    keys: jax.Array = field(repr=False)
+    since: jax.Array
     round: jax.Array
     buffers: list[jax.Array]
     layout: Layout
@@ -68,6 +70,7 @@ class CorrelatedNoise:
         quality of the generator (`noise/threefry.py`).
       - Outside the rounds of the strategy there is no noise: `next` returns NaN there, so that a run that is too long
         fails visibly.
+      - Rounds with different keys have independent z, and the law of the noise is the same whatever keys there are.
       - The same state gives the same noise, bit by bit on the same platform. So a round that is computed again adds
         the same noise, and unless the gradients were the same the two results must not both be published. `NoiseRun`
         watches over that with a journal.
@@ -122,7 +125,7 @@ class CorrelatedNoise:
             )
         key, layout = fresh_key() if key is None else check_key(key), layout_of(params)
         buffers = [jnp.zeros((self.memory, size), dtype) for size, dtype in layout.groups]
-        return NoiseState(key, jnp.zeros((), jnp.int32), buffers, layout)
+        return NoiseState(key[None], jnp.zeros(1, jnp.int32), jnp.zeros((), jnp.int32), buffers, layout)
 
     def next(self, state: NoiseState) -> tuple[Tree, NoiseState]:
         """Returns the noise of this round and the state after it; pure, for use inside `jit` and `scan`.
@@ -139,11 +142,11 @@ class CorrelatedNoise:
         inside = (state.round >= 0) & (state.round < self.strategy.rounds)
         scale = jnp.where(inside, jnp.float32(self.stddev * MARGIN), jnp.float32(jnp.nan))
         drawn = [
-            self._form.draw(Draws(state.key, state.round, number, scale), buffer)
+            self._form.draw(Draws(state.keys, state.since, state.round, number, scale), buffer)
             for number, buffer in enumerate(state.buffers)
         ]
         noise = state.layout.unflatten([x for x, _ in drawn])
-        return noise, NoiseState(state.key, state.round + 1, [after for _, after in drawn], state.layout)
+        return noise, replace(state, round=state.round + 1, buffers=[after for _, after in drawn])
 
     @cached_property
     def step(self) -> Callable[[NoiseState], tuple[Tree, NoiseState]]:

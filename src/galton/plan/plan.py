@@ -384,9 +384,12 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
     return plan
 
 
-def leaked(plan: Plan) -> Leak:
-    """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 9)."""
-    mu, guarantee = leaked_mu(plan), plan.guarantee
+def leaked(plan: Plan, runs: int = 1) -> Leak:
+    """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 9).
+
+    Several runs, forked from each other, share batches and the noise of their first rounds (docs/math.md, 11.4).
+    """
+    mu, guarantee = leaked_mu(plan) * math.sqrt(runs), plan.guarantee
     truncation_delta = plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)
     delta = min(1.0, gaussian_delta(guarantee.epsilon, mu) + truncation_delta)
     epsilon = gaussian_epsilon(guarantee.delta, mu)

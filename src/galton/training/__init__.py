@@ -1,5 +1,7 @@
 """Training with exactly what a plan analysed: `run` needs no framework; `jax`, `torch`, `opacus` are thin adapters."""
 
-from galton.training.run import PlanViolated, TrainingRun, check_record
+from galton.training.folder import fork_run
+from galton.training.record import check_record, release_run
+from galton.training.run import LostRounds, PlanViolated, RoundsSkipped, TrainingRun
 
-__all__ = ["PlanViolated", "TrainingRun", "check_record"]
+__all__ = ["LostRounds", "PlanViolated", "RoundsSkipped", "TrainingRun", "check_record", "fork_run", "release_run"]

@@ -11,6 +11,7 @@ or all of it, with a journal, checkpoints and the record of the run: `train`.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,13 +27,15 @@ except ModuleNotFoundError:
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from galton import files
 from galton.errors import InvalidArgument, InvalidFile, count, positive
 from galton.noise import NoiseState
 from galton.noise.layout import Tree
 from galton.plan import Plan, establish_trust, load_plan
-from galton.training.run import ROUNDING, TrainingRun
+from galton.training.run import ROUNDING, LostRounds, RoundsSkipped, TrainingRun
+from galton.training.termination import Termination
 
 Loss = Callable[[Tree, Tree], jax.Array]
 """loss(params, example): the loss of one example, which has no batch axis."""
@@ -198,10 +201,15 @@ def train(
 ) -> Trained:
     """Trains for the rounds of the plan, or resumes a run that was interrupted.
 
-    A run that was killed and is started again by the same call ends with the same model, bit by bit on the same
-    machine: rounds since the last checkpoint are computed again, with the same batches and the same noise. If a round
-    then gives another gradient (other data, another learning rate), `NoiseReused` is raised: two results with the same
-    noise would show their difference without any.
+    A run that was killed and is started again by the same call goes on: rounds since the last checkpoint are computed
+    again, with the same batches and the same noise, and on the same machine come out the same, bit by bit. If a round
+    does not (other data, another learning rate, another machine), its noise is not given again, for two results with
+    the same noise would show their difference without any: the rounds that were lost are skipped, a warning
+    (`LostRounds`) and the record say so, and the run goes on with the next that has had no noise. On SIGTERM a run is
+    saved after the round.
+
+    The folder then has the model alone in `model.npz`, for others; `galton release` packs it with the record. All else
+    in the folder stays there.
 
     Formal guarantee: the model has the guarantee of the plan, and so have all models on the way (see `TrainingRun`), if
     `clipped`, where given, keeps to the plan's clip norm.
@@ -252,17 +260,29 @@ def train(
         pinned=pinned,
         trusted_key=trusted_key,
     ) as run:
-        if run.model is not None:
-            state = load_tree(run.model, state)
-        while run.round < last:
-            batch = run.batch
-            total = total_of(state[0], jax.tree.map(batch.take, rows), jnp.asarray(batch.mask))
-            state = step(state, total, run.noise(total))
-            if watch is not None:
-                watch(run.round, state[0])
-            if run.round % save_every == 0 or run.round == last:
-                run.save(partial(save_tree, tree=state))
-        return Trained(*state, run.record())
+        if run.checkpoint is not None:
+            state = load_tree(run.checkpoint, state)
+
+        def save() -> None:
+            run.publish(partial(save_model, params=state[0]), ".npz")
+            run.save(partial(save_tree, tree=state))
+
+        with Termination() as termination:
+            while run.round < last and not termination.requested:
+                batch = run.batch
+                total = total_of(state[0], jax.tree.map(batch.take, rows), jnp.asarray(batch.mask))
+                try:
+                    noise = run.noise(total)
+                except RoundsSkipped as lost:
+                    warnings.warn(str(lost), LostRounds, stacklevel=2)
+                    save()
+                    continue
+                state = step(state, total, noise)
+                if watch is not None:
+                    watch(run.round, state[0])
+                if run.round % save_every == 0 or run.round >= last or termination.requested:
+                    save()
+            return Trained(*state, run.record())
 
 
 def _examples(data: Tree) -> int:
@@ -270,6 +290,27 @@ def _examples(data: Tree) -> int:
     if len(sizes) != 1:
         raise InvalidArgument("data", sorted(sizes), "all arrays must have the examples as their first axis")
     return int(sizes.pop())
+
+
+def save_model(path: Path, params: Tree) -> None:
+    """Writes a model alone, for others: every array under its path in the tree, half precision as float32.
+
+    Args:
+      path: file to write, a NumPy .npz.
+      params: the model.
+    """
+    named = jax.tree_util.tree_flatten_with_path(params)[0]
+    names = [jax.tree_util.keystr(where, simple=True, separator="/") or "params" for where, _ in named]
+    if len(set(names)) < len(names):
+        names = [jax.tree_util.keystr(where) for where, _ in named]
+    arrays = dict(zip(names, (leaf for _, leaf in named), strict=True))
+    with files.replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **{name: _portable(leaf) for name, leaf in arrays.items()})  # type: ignore[arg-type]
+
+
+def _portable(leaf: Any) -> NDArray[Any]:
+    array = np.asarray(leaf)
+    return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)
 
 
 def save_tree(path: Path, tree: Tree) -> None:

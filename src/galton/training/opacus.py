@@ -10,9 +10,8 @@ A script changes in a few lines:
     engine.get_epsilon(delta)
     engine.close()                                               # writes the record of the run
 
-`BatchMemoryManager`, ghost clipping, `save_checkpoint` and `load_checkpoint` work as they do in Opacus, except that a
-checkpoint contains the state of the noise and is readable by its owner only. Distributed training, per-layer and
-adaptive clipping are refused.
+`BatchMemoryManager`, ghost clipping, `save_checkpoint` and `load_checkpoint` work as they do in Opacus; a checkpoint
+names the run, whose noise stays in its folder. Distributed training, per-layer and adaptive clipping are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,8 +41,18 @@ from galton import files
 from galton.errors import InvalidArgument
 from galton.plan import Plan, load_plan
 from galton.training.opacus_batches import Delivery, PlanLoader
-from galton.training.run import ROUNDING, PlanViolated, TrainingRun, check_record, check_same
-from galton.training.torch import STATE, as_arrays, check_holds, check_unchanged, open_run, restore_run, run_state
+from galton.training.record import check_record
+from galton.training.run import ROUNDING, LostRounds, PlanViolated, RoundsSkipped, TrainingRun, check_same
+from galton.training.torch import (
+    STATE,
+    as_arrays,
+    check_holds,
+    check_unchanged,
+    open_run,
+    restore_run,
+    without_run,
+    write_tensors,
+)
 
 MECHANISM = "galton"
 """The accountant's name in Opacus."""
@@ -161,7 +171,7 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
 
     Attributes:
       run: as given.
-      after_load: called after a state was loaded, if set.
+      rebind: called after a state was loaded and after rounds were skipped.
 
     Formal guarantees:
       - Everything that is computed from the parameters after `step` has the guarantee of the plan, if Opacus clips as
@@ -170,8 +180,8 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         exactly as many gradients as it has examples were summed, clipped to the plan's norm (less a share of 2^-16 for
         rounding), of the parameters that were trainable at the start. It goes unnoticed if a script feeds the model
         with other tensors than the loader's, but as many of them.
-      - `state_dict` has the noise and the batches (secrets). A round that is computed again after `load_state_dict`
-        gets its noise only for the same sum of gradients; see `training.torch.PrivateOptimizer`.
+      - `state_dict` has no secrets. A round that is computed again after `load_state_dict` gets its noise only for the
+        same sum of gradients; else the rounds that were lost are skipped. See `training.torch.PrivateOptimizer`.
     """
 
     def __init__(
@@ -194,7 +204,8 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         self._weights: dict[str, Any] = dict(check_holds(optimizer, model))
         self._must_load = run.begun
         self._summed, self._pass = 0, delivery.passes
-        self.after_load: Callable[[], None] | None = None
+        self._skipped = range(0)
+        self.rebind: Callable[[], None] = lambda: None
 
     def signal_skip_step(self, do_skip: bool = True) -> None:
         """Notes that a part of a batch is on its way; `BatchMemoryManager` calls this.
@@ -222,7 +233,17 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
             self._pass, self._summed = self._delivery.passes, 0
             for weight in self._weights.values():
                 weight.summed_grad = None
-        return super().pre_step(closure)
+        try:
+            return super().pre_step(closure)
+        except RoundsSkipped as lost:
+            if self._delivery.round not in self._skipped:  # else a loader had read ahead
+                self._skipped = range(self._delivery.round or 0, self.run.round)
+                warnings.warn(str(lost), LostRounds, stacklevel=3)
+                self.rebind()
+            self._delivery.round = None
+            self._is_last_step_skipped = False
+            self.zero_grad()
+            return False
 
     def _check_clipping(self) -> None:
         check_same("noise_multiplier", self.noise_multiplier, self.run.plan.noise_multiplier)
@@ -237,6 +258,8 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         """Adds the noise of the next round to the summed gradients, or raises `PlanViolated` if they are of others."""
         if self._must_load:
             raise PlanViolated(f"{self.run.folder}: has a run that began before; load_state_dict has to come first")
+        if self._delivery.round in self._skipped:
+            raise RoundsSkipped(f"round {self._delivery.round}: was skipped")
         self._delivery.check(self.run.round)
         check_same("number of gradients in this step", self._summed, len(self.run.batch.examples))
         for weight in self._weights.values():
@@ -259,8 +282,8 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
             self._summed = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of optimiser and run, a secret, in types that `torch.load(weights_only=True)` reads."""
-        return super().state_dict() | {STATE: run_state(self.run)}
+        """Returns the state of optimiser and run, in types that `torch.load(weights_only=True)` reads."""
+        return super().state_dict() | {STATE: self.run.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a state of this run; see `TrainingRun.restore` for what is refused.
@@ -269,13 +292,12 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
           state_dict: what `state_dict` returned.
         """
         restore_run(self.run, state_dict)
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != STATE})
+        super().load_state_dict(without_run(state_dict))
         self._delivery.forget()
         self._is_last_step_skipped = False
         self.zero_grad()
-        self._must_load = False
-        if self.after_load is not None:
-            self.after_load()
+        self._must_load, self._skipped = False, range(0)
+        self.rebind()
 
 
 class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradientClipping):  # type: ignore[misc]
@@ -318,7 +340,7 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
       plan: a plan, or the folder of one.
       folder: of the run; created if it does not exist, resumed from if it does. It has secrets.
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
-      strict: allow no replay of rounds after a crash; see `Journal`.
+      strict: never compute a round again: those that a crash lost are skipped.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -479,7 +501,7 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         if kind not in self.OPTIMIZERS or self._model is None:
             raise InvalidArgument("module", kind.__name__, "distributed training with a plan is not supported")
         private = self.OPTIMIZERS[kind](optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
-        private.after_load = lambda: self.accountant.bind(self.run)  # rounds are counted from there
+        private.rebind = lambda: self.accountant.bind(self.run)  # rounds are counted from there
         return private
 
     def _prepare_data_loader(self, data_loader: DataLoader[Any], *, batch_first: bool, **_: Any) -> DataLoader[Any]:
@@ -488,23 +510,25 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         return loader
 
     def save_checkpoint(self, *, path: Any, **options: Any) -> None:
-        """Saves a checkpoint as Opacus does, but whole or not at all and readable by its owner only: it has secrets.
+        """Saves a checkpoint as Opacus does, but whole or not at all, and readable by its owner only.
 
         Args:
-          path: file to write, or an open file, which is then the caller's to keep secret.
+          path: file to write, or an open file.
           options: as in Opacus.
         """
         if not isinstance(path, str | os.PathLike):
             super().save_checkpoint(path=path, **options)
             return
-        with files.replacing(Path(path), secret=True) as temporary:
-            super().save_checkpoint(path=temporary, **options)
+        with files.replacing(Path(path), secret=True) as temporary, temporary.open("wb") as file:
+            super().save_checkpoint(path=file, **options)
 
     def close(self) -> dict[str, Any]:
-        """Closes the run, which can be resumed if it is not done, and writes its record.
+        """Closes the run, which can be resumed if it is not done; writes its record, and the model to `model.pt`.
 
         Returns:
           The record, as in record.json.
         """
+        if self._model is not None and self.run.released:
+            self.run.publish(partial(write_tensors, self._model.state_dict()), ".pt")
         self.run.close()
         return check_record(self.run.folder)

@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import jax
-import numpy as np
 
 from galton import files
 from galton.batching import Batch, Batches
-from galton.errors import GaltonError, InvalidArgument, InvalidFile
-from galton.fields import Fields
-from galton.noise import CorrelatedNoise, NoiseRun, key_from_seed
-from galton.noise.checkpoint import read_state, write_state
+from galton.errors import GaltonError, InvalidFile
+from galton.noise import CorrelatedNoise, NoiseReused, NoiseRun, key_from_seed
+from galton.noise.checkpoint import read_state
 from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree, layout_of
 from galton.plan import Plan, Trust, establish_trust, load_plan
-from galton.provenance import now, versions
+from galton.provenance import environment, now, versions
+from galton.training.folder import FORKED, LOCK, RUN, begin_body, read_body, renamed, write_body
+from galton.training.record import begin_record, sign_record
 from galton.typechecking import typechecked
-
-FORMAT = "galton-run"
-RECORD_FORMAT = "galton-record"
-VERSION = 1
 
 ROUNDING = 2.0**-16
 """Gradients are clipped to a norm smaller by this share, which exceeds the rounding error of norms in float32."""
@@ -39,6 +36,18 @@ ROUNDING = 2.0**-16
 
 class PlanViolated(GaltonError):
     """Raised when training departs from the plan; train as it says, or make another plan."""
+
+
+class RoundsSkipped(NoiseReused):
+    """Raised where a round that is computed again after a crash does not come out the same.
+
+    Its noise is not given a second time. The run has moved on to the next round that has had no noise, and goes on from
+    the model at hand: take the next batch.
+    """
+
+
+class LostRounds(UserWarning):
+    """Rounds that had their noise before a crash were skipped; the guarantee holds, and the record names them."""
 
 
 def check_same(name: str, value: Any, planned: Any) -> None:
@@ -65,7 +74,7 @@ class TrainingRun:
       examples: number of examples in the data set; must be the plan's.
       clip_norm: l2 norm that gradients are clipped to; must be the plan's.
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
-      strict: allow no replay of rounds after a crash; see `Journal`.
+      strict: never compute a round again: those that a crash lost are skipped.
       shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
       reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
         are redrawn.
@@ -83,9 +92,13 @@ class TrainingRun:
     Formal guarantees:
       - Batches and noise are those of the plan. A run that releases only what it computed from noisy sums, with
         gradients clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee, as sure as
-        the plan is for the reason in `trust`. So has a run that stops early.
-      - Each round gets its noise once, in order, for its own batch; after a crash again, for the same batch only and,
-        where the sum is passed to `noise`, for the same sum only (`noise/journal.py`).
+        the plan is for the reason in `trust`. So has a run that stops early, and one that skipped rounds.
+      - Each round gets its noise once, in order, for its own batch. After a crash it gets it again for the same sum
+        only, bit by bit (`noise/journal.py`); else the rounds that were lost are skipped (docs/math.md, section 11).
+        Also skipped are rounds lost on another machine or with other libraries, and rounds whose sum is not passed to
+        `noise`.
+      - Nothing that leaves the folder by `state` or `publish` is secret. A copy of the folder draws noise of its own in
+        all rounds that had none when it was made, and its record says that it is a copy.
 
     Example:
         with TrainingRun("plan", "run", params, examples=len(data), clip_norm=1.0) as run:
@@ -141,51 +154,79 @@ class TrainingRun:
             raise InvalidFile(f"{self._run_file}: is missing; without it a run cannot go on with its own batches")
         self._shapes = jax.eval_shape(lambda tree: tree, params)  # holds on to no array
         self._strict, self._state_taken = strict, False
-        self._lock = open_exclusively(self.folder / "run.lock")
+        self._lock = open_exclusively(self.folder / LOCK)
         try:
-            self._open_or_begin(resumed, seed)
-            key = None if seed is None or old else key_from_seed(seed)
-            self._noise = self._open_noise(self.plan.noise(form), key)
+            place = os.fstat(self._lock.fileno()).st_ino
+            same_machine, is_copy = self._open_or_begin(resumed, seed, place)
+            key = None if seed is None or old else key_from_seed(seed, self.plan.digest)
+            belongs = f"{self.plan.digest} {files.digest(self._body['batches'])}"
+            renew = is_copy or not self._body["seed_chosen_by_user"]
+            self._noise = NoiseRun(self.folder, self.plan.noise(form), self._shapes, belongs, key, strict, renew)
         except BaseException:
             self._lock.close()
             raise
-
-    def _open_noise(self, noise: CorrelatedNoise, key: jax.Array | None = None) -> NoiseRun:
-        """Opens the noise; its journal is bound to the plan and to the seed of the batches."""
-        belongs = f"{self.plan.digest} {files.digest(self._body['batches'])}"
-        return NoiseRun(self.folder, noise, self._shapes, belongs, key, self._strict)
+        try:
+            if is_copy:
+                self._note_copy()
+            write_body(self.folder, self._body)
+            if is_copy and not self._forked:
+                self._warn(
+                    f"{self.folder}: was copied or moved since it was last used; rounds from {self.released} on have "
+                    "noise of their own, and if the other copy goes on too, both together are less private than the "
+                    "plan says"
+                )
+            self._skip_what_cannot_be_replayed(same_machine)
+        except BaseException:
+            self._noise.close()
+            self._lock.close()
+            raise
 
     @property
     def _run_file(self) -> Path:
-        return self.folder / "run.json"
+        return self.folder / RUN
 
-    def _open_or_begin(self, resumed: bool, seed: int | None) -> None:
+    def _open_or_begin(self, resumed: bool, seed: int | None, place: int) -> tuple[bool, bool]:
+        """Sets what run.json holds; returns whether the machine is that of the last start, and the folder a copy."""
+        machine = environment() + " " + " ".join(sorted({device.device_kind for device in jax.devices()}))
+        same_machine, is_copy = True, False
         if resumed:
-            body = files.read_json(self._run_file)
-            if body.get("format") != FORMAT or body.get("version") != VERSION:
-                raise InvalidFile(f"{self._run_file}: must be a {FORMAT} of version {VERSION}")
-            try:
-                known = Fields("run", body)
-                plan, state, resumptions = known.text("plan"), known.inner("batches"), known.count("resumptions")
-                size, _, _ = state.count("physical", 1), known.truth("seed_chosen_by_user"), known.text("started")
-            except InvalidArgument as error:
-                raise InvalidFile(f"{self._run_file}: does not hold together ({error}); begin a new run") from None
-            check_same("plan", plan, self.plan.digest)
-            check_same("padded_batch_size", size, self.plan.padded_batch_size)
-            self._body = body | {"resumptions": resumptions + 1}
+            self._body = read_body(self.folder)
+            check_same("plan", self._body["plan"], self.plan.digest)
+            check_same("padded_batch_size", self._body["batches"]["physical"], self.plan.padded_batch_size)
+            same_machine = self._body["environment"] in (None, machine)
+            is_copy = self._body["place"] not in (None, place)
+            self._forked = self._body["place"] == FORKED
+            self._body |= {"resumptions": self._body["resumptions"] + 1}
         else:
-            batches = self.plan.batches(seed)
-            self._body = {
-                "format": FORMAT,
-                "version": VERSION,
-                "plan": self.plan.digest,
-                "batches": batches.state(),
-                "seed_chosen_by_user": seed is not None,
-                "started": now(),
-                "resumptions": 0,
-            }
+            self._body = begin_body(self.plan.digest, self.plan.batches(seed).state(), seed is not None)
+        self._body |= {"place": place, "environment": machine}
         self._batches = Batches.resume(self.plan.scheme, self._body["batches"])
-        files.write_text(self._run_file, files.pretty(self._body), secret=True)
+        if not resumed:
+            write_body(self.folder, self._body)
+        return same_machine, is_copy
+
+    def _note_copy(self) -> None:
+        """The folder is a fork, or was copied or moved without being made one: from here on it is a run of its own."""
+        how = "galton fork" if self._forked else "copied or moved"
+        self._body["forks"] = [*self._body["forks"], {"round": self.released, "how": how}]
+        if not self._forked:
+            self._body |= renamed(self._body)
+
+    def _skip_what_cannot_be_replayed(self, same_machine: bool) -> None:
+        """Decides by what does not depend on the data: another machine hardly ever gives the same bits."""
+        if self.round < self.released:
+            if self._strict or self.round < self._noise.journal.saved:
+                self._skip("are not computed again")
+            elif not same_machine:
+                self._skip("were computed on another machine or with other libraries")
+
+    def _skip(self, why: str, first: int | None = None) -> None:
+        first = self.round if first is None else first
+        self._noise.skip(first)
+        self._warn(f"{self.folder}: rounds {first} to {self.round - 1} have had their noise and {why}; they are skipped")
+
+    def _warn(self, words: str) -> None:
+        warnings.warn(words, LostRounds, stacklevel=4)
 
     @property
     def round(self) -> int:
@@ -205,7 +246,7 @@ class TrainingRun:
     @property
     def begun(self) -> bool:
         """Whether rounds were saved, so that training has to go on from the model that was saved with them."""
-        return max(self.round, self._noise.journal.saved) > 0
+        return max(self._noise.origin, self._noise.journal.saved) > 0
 
     @property
     def released(self) -> int:
@@ -235,7 +276,8 @@ class TrainingRun:
         self._check_not_done()
         start, size = self.round, self.plan.bins
         for turn in range(start, min(self.rounds, (start // size + 1) * size)):
-            yield self._batches.at(turn)
+            if turn >= self.round:  # else it was skipped meanwhile
+                yield self._batches.at(turn)
 
     def token(self, batch: Batch) -> str:
         """Returns a keyed hash of a batch or micro-batch, by which an optimiser recognises what a loader delivered.
@@ -247,26 +289,46 @@ class TrainingRun:
           64 hexadecimal digits.
         """
         content = f"{self.plan.digest} {batch.round} ".encode() + batch.indices.tobytes()
-        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+        return hmac.new(b"galton batch" + self._noise.secret, content, hashlib.sha256).hexdigest()
 
-    @property
-    def _secret(self) -> bytes:
-        return b"galton batch" + np.asarray(self._noise.state.key, "<u4").tobytes()
+    def round_seed(self, turn: int, part: int = 0) -> int:
+        """Returns a seed for what else is random in a round (dropout, augmentation), the same if it is computed again.
+
+        Args:
+          turn: the round.
+          part: number of the micro-batch, if each has a seed of its own.
+
+        Returns:
+          A whole number below 2^63; a secret.
+        """
+        content = f"{turn} {part}".encode()
+        digest = hmac.new(b"galton randomness" + self._noise.secret, content, hashlib.sha256).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
 
     def noise(self, total: Tree | None = None) -> Tree:
         """Returns the noise for the sum of the next round's clipped gradients, and moves on to the round after it.
 
-        The last round also writes the record of the run.
+        The last round also writes the record of the run. Raises `RoundsSkipped` for a round that was computed before
+        and does not come out the same.
 
         Args:
           total: the sum that the noise will be added to. It is hashed: a round that is computed again after a crash
-            gets its noise only if the sum is the same, bit by bit. Without it only the batch is compared.
+            gets its noise only if the sum is the same, bit by bit. Without it no round is computed again.
 
         Returns:
           The noise, a tree of arrays like the parameters.
         """
         batch = self.batch
         self._count_state_as_saved()
+        if self.round < self.released:
+            objection = self._noise.objection(batch.examples, total)
+            if objection:
+                turn = self.round
+                self._noise.skip()
+                raise RoundsSkipped(
+                    f"{self.folder}: round {turn} has had its noise {objection}; it is not given again, and the run has "
+                    f"gone on to round {self.round}: take the next batch"
+                )
         noise = self._noise.next(batch.examples, total)
         if self.done:
             self.record()
@@ -276,72 +338,99 @@ class TrainingRun:
         """Saves the run before the next round; earlier rounds cannot be computed again afterwards.
 
         Args:
-          write: write(path) writes the model (and its optimiser) to a file. It is called before the noise is saved, so
-            that after a crash in between the model and the noise of the last checkpoint still belong together.
+          write: write(path) writes the model and its optimiser to a file that stays in the folder. It is called before
+            the noise is saved, so that after a crash in between the model and the noise of the last checkpoint still
+            belong together.
         """
+        path = self._checkpoint_file(self.round)
         if write is not None:
-            with files.replacing(self._model_file(self.round), secret=True) as temporary:
+            with files.replacing(path, secret=True) as temporary:
                 write(temporary)
         self._noise.save()
         self._state_taken = False
-        for old in self.folder.glob("model-*"):
-            if write is not None and old != self._model_file(self.round):
-                old.unlink()
+        if write is not None:
+            for old in (*self.folder.glob("checkpoint-*"), *self.folder.glob("model-*")):
+                if old != path:
+                    old.unlink()
         self.record()
+
+    def publish(self, write: Callable[[Path], object], suffix: str) -> None:
+        """Writes the model alone, for others: to the file `model` with this suffix, which `galton release` packs.
+
+        Args:
+          write: write(path) writes the model, and nothing that was not computed from noisy sums.
+          suffix: of the file, as in `.npz`.
+        """
+        path = self.folder / f"model{suffix}"
+        with files.replacing(path) as temporary:
+            write(temporary)
+            with temporary.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        for other in self.folder.glob("model.*"):
+            if other != path:
+                other.unlink()
+        self._body["model"] = {"file": path.name, "sha256": digest, "round": self.round}
+        write_body(self.folder, self._body)
 
     def state(self) -> dict[str, Any]:
         """Returns the state of the run before the next round, for training code with checkpoints of its own.
 
-        Write it to disk at once: as soon as training goes on or the run is closed it counts as saved, and older states
-        are refused from then on.
+        Write it to disk at once: as soon as training goes on or the run is closed it counts as saved.
 
         Returns:
-          The plan's hash, the batches (with their seed) and the noise (key, round, buffers), as plain values. They are
-          secrets.
+          The plan's hash, the name of the run and the round. Nothing in it is secret: seeds, keys and noise stay in
+          the folder.
         """
-        noise = io.BytesIO()
-        write_state(noise, self._noise.noise, self._noise.state)
         self._state_taken = True
-        return {"plan": self.plan.digest, "batches": dict(self._body["batches"]), "noise": noise.getvalue()}
+        return {"plan": self.plan.digest, "run": self._body["id"], "round": self.round}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a state of this run; it counts as saved.
+        """Goes on from a state of this run, or of the run that this folder was forked from.
 
-        Raises `PlanViolated` for a state of another plan or run, and `NoiseReused` for one older than the last that was
-        saved: the rounds after it have had their noise.
+        Rounds after it can be computed again if it is the last that was saved, or a later one. Else, and with `strict`,
+        they are skipped. Raises `PlanViolated` for a state of another plan or run.
 
         Args:
-          state: what `state` returned, in this folder.
+          state: what `state` returned.
         """
-        if not isinstance(state, dict) or not {"plan", "batches", "noise"} <= set(state):
+        if not isinstance(state, dict) or "plan" not in state or not {"round", "noise"} & set(state):
             raise PlanViolated("state: has no run in it; was it saved without the plan's noise?")
         check_same("plan", state["plan"], self.plan.digest)
-        if state["batches"] != self._body["batches"]:
+        turn, own = self._round_of(state)
+        if not 0 <= turn <= self.released:
+            raise PlanViolated(f"state: is from round {turn}, which the run in {self.folder} has not reached")
+        self._count_state_as_saved()
+        if (turn == self.released or (own and not self._strict)) and self._noise.back_to(turn):
+            return
+        self._skip("are not in the state that was loaded", turn)
+
+    def _round_of(self, state: dict[str, Any]) -> tuple[int, bool]:
+        """Returns the round of a state, and whether it is of this very folder; refuses states of other runs."""
+        if "round" in state:
+            turn, name = state["round"], state.get("run")
+            if not isinstance(turn, int) or name not in (self._body["id"], *self._body["ancestors"]):
+                raise PlanViolated(f"state: belongs to another run than the one in {self.folder}")
+            return turn, name == self._body["id"]
+        if state.get("batches") != self._body["batches"]:  # as galton 0.1 wrote it, with its secrets
             raise PlanViolated(f"state: belongs to other batches than the run in {self.folder}")
-        restored = read_state(state["noise"], "state", self._noise.noise, self._shapes)
-        if not np.array_equal(restored.key, self._noise.state.key):
-            raise PlanViolated(f"state: has another noise key than the run in {self.folder}")
-        with files.replacing(self.folder / "noise.npz", secret=True) as temporary:
-            temporary.write_bytes(state["noise"])
-            self._count_state_as_saved()
-            self._noise.journal.checkpoint(int(restored.round))
-        noise = self._noise.noise
-        self._noise.close()
-        self._noise = self._open_noise(noise)
+        old = read_state(state["noise"], "state", self._noise.noise, self._shapes)
+        return int(old.round), not self._body["ancestors"]
 
     def _count_state_as_saved(self) -> None:
-        """Records in the journal that a state which `state` returned before the next round counts as saved."""
+        """Saves the noise of a state which `state` returned before the next round."""
         if self._state_taken:
-            self._noise.journal.checkpoint(self.round)
+            self._noise.save()
             self._state_taken = False
 
     @property
-    def model(self) -> Path | None:
-        """The model file that `save` wrote before the next round; None before the first save."""
-        path = self._model_file(self.round)
-        if path.exists():
-            return path
-        if self.round:
+    def checkpoint(self) -> Path | None:
+        """The file that `save` wrote last, from which training goes on; None before the first save."""
+        turn = self._noise.origin
+        path = self._checkpoint_file(turn)
+        for candidate in (path, self.folder / f"model-{turn}"):  # the name of galton 0.1
+            if candidate.exists():
+                return candidate
+        if turn:
             raise InvalidFile(f"{path}: is missing; the run cannot go on without the model of its round")
         return None
 
@@ -354,27 +443,25 @@ class TrainingRun:
         Returns:
           The record with its signature.
         """
-        body: dict[str, Any] = {
-            "format": RECORD_FORMAT,
-            "version": VERSION,
-            "plan": self.plan.digest,
-            "trust": self.trust.to_json(),
-            "guarantee": self.plan.guarantee.to_json(),
-            "rounds_planned": self.rounds,
-            "rounds_done": self.round,
-            "rounds_released": self.released,
-            "completed": self.done,
-            "resumptions": self.resumptions,
-            "rounds_replayed": self._noise.journal.replays,
-            "seed_chosen_by_user": self._body["seed_chosen_by_user"],
-            "noise_form": self._noise.noise.form,
-            "started": self._body["started"],
-            "written": now(),
-            "versions": versions(),
-        }
-        signed = body | {"signature": _signature(np.asarray(self._noise.state.key), body)}
-        files.write_text(self.folder / "record.json", files.pretty(signed))
-        return signed
+        journal = self._noise.journal
+        return sign_record(
+            self.folder,
+            self._noise.secret,
+            begin_record(self.plan, self._body)
+            | {
+                "trust": self.trust.to_json(),
+                "rounds_planned": self.rounds,
+                "rounds_done": self.round,
+                "rounds_released": self.released,
+                "completed": self.done,
+                "resumptions": self.resumptions,
+                "rounds_replayed": journal.replays,
+                "rounds_skipped": [[first, after - 1] for first, after in journal.skips],
+                "noise_form": self._noise.noise.form,
+                "written": now(),
+                "versions": versions(),
+            },
+        )
 
     def close(self) -> None:
         """Writes the record and unlocks the folder."""
@@ -398,33 +485,5 @@ class TrainingRun:
         if self.done:
             raise PlanViolated(f"round = {self.round}: the plan has {self.rounds} rounds, and all are done")
 
-    def _model_file(self, turn: int) -> Path:
-        return self.folder / f"model-{turn}"
-
-
-@typechecked
-def check_record(folder: str | Path) -> dict[str, Any]:
-    """Reads the record of a run and checks its signature; raises `InvalidFile` if it was changed.
-
-    Args:
-      folder: of the run; it has the key that the record was signed with.
-
-    Returns:
-      The record without its signature.
-    """
-    path = Path(folder) / "record.json"
-    body = files.read_json(path)
-    signature = body.pop("signature", None)
-    try:
-        with np.load(Path(folder) / "noise.npz") as saved:
-            key = saved["key"]
-    except (OSError, ValueError, KeyError):
-        raise InvalidFile(f"{folder}: has no noise state to check the record against") from None
-    if body.get("format") != RECORD_FORMAT or signature != _signature(key, body):
-        raise InvalidFile(f"{path}: is not the record of this run, or was changed")
-    return body
-
-
-def _signature(key: Any, body: dict[str, Any]) -> str:
-    secret = b"galton record" + np.asarray(key, "<u4").tobytes()
-    return "hmac-sha256:" + hmac.new(secret, files.canonical(body).encode(), hashlib.sha256).hexdigest()
+    def _checkpoint_file(self, turn: int) -> Path:
+        return self.folder / f"checkpoint-{turn}"

@@ -12,7 +12,9 @@ or all of it, with checkpoints: `train`. The noise is that of `galton.noise`, ha
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,9 @@ from torch.utils.dlpack import from_dlpack
 
 from galton.errors import InvalidArgument, count, positive
 from galton.plan import Plan, load_plan
-from galton.training.run import ROUNDING, PlanViolated, TrainingRun
-from galton.training.torch_batches import Accumulated, PaddedBatch, plan_loader
+from galton.training.run import ROUNDING, LostRounds, PlanViolated, RoundsSkipped, TrainingRun
+from galton.training.termination import Termination
+from galton.training.torch_batches import Accumulated, PaddedBatch, plan_loader, seeded
 
 __all__ = ["PaddedBatch", "PrivateOptimizer", "clipped_sum", "open_run", "plan_loader", "train"]
 
@@ -70,7 +73,7 @@ def open_run(
       examples: number of examples in the data set; must be the plan's.
       clip_norm: l2 norm that gradients are clipped to; must be the plan's.
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
-      strict: allow no replay of rounds after a crash; see `Journal`.
+      strict: never compute a round again: those that a crash lost are skipped.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -188,13 +191,14 @@ class PrivateOptimizer(Optimizer):
 
     Formal guarantees:
       - Everything that is computed from the parameters after `step` has the guarantee of the plan.
-      - `state_dict` has the state of the noise and of the batches: keep it secret. `load_state_dict` goes on from there
-        bit by bit. On a run that has begun, an optimiser makes no step before a state has been loaded. A state_dict
-        counts as saved with the next `step`, and older ones are refused from then on: see `TrainingRun.state`.
+      - `state_dict` names run and round and has no secrets: those stay in the run's folder. `load_state_dict` goes on
+        from there, bit by bit if it is the last that was saved. On a run that has begun, an optimiser makes no step
+        before a state has been loaded. A state_dict counts as saved with the next `step`; see `TrainingRun.restore`.
       - No noise is used for two gradients. A round that is computed again after `load_state_dict` gets its noise only
-        if the sum of its clipped gradients is the same, bit by bit; else `NoiseReused` is raised. So the model has to
-        be loaded with its optimiser, and its own randomness (dropout) has to be repeated. Where sums never repeat
-        (hardware that adds in another order each time), a run goes on only from a state that no round came after.
+        if the sum of its clipped gradients is the same, bit by bit. If not, or if the state is older than the last that
+        was saved, the rounds that have had their noise are skipped: `step` makes none, batches that a loader had read
+        ahead are passed over, and a warning (`LostRounds`) and the record say so.
+      - Each micro-batch has random numbers of its own (dropout), which are the same if it is computed again.
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, run: TrainingRun) -> None:
@@ -203,6 +207,8 @@ class PrivateOptimizer(Optimizer):
         self._weights = check_holds(optimizer, model)
         self._must_load = run.begun
         self._total: dict[str, Tensor] = {}
+        self._skipped = range(0)
+        self._passed_over = False
         self._accumulated = Accumulated(run)
         self._share_groups_and_state()
 
@@ -220,10 +226,14 @@ class PrivateOptimizer(Optimizer):
         """
         self._check_loaded()
         check_unchanged(self._inner, self._model, self._weights)
+        self._passed_over = batch.round in self._skipped
+        if self._passed_over:
+            return
         self._accumulated.check(batch)
         device = next(iter(self._weights.values())).device
         inputs, mask = tree_map(lambda leaf: leaf.to(device), (batch.inputs, batch.mask))
-        total = clipped_sum(self._model, loss, inputs, mask, self.run.plan.clip_norm, micro_batch_size)
+        with seeded(self.run.round_seed(batch.round, batch.part), device):
+            total = clipped_sum(self._model, loss, inputs, mask, self.run.plan.clip_norm, micro_batch_size)
         self._accumulated.add()  # first, so that nothing is ever summed twice
         self._total = {name: part + self._total.get(name, 0) for name, part in total.items()}
 
@@ -237,8 +247,17 @@ class PrivateOptimizer(Optimizer):
         if closure is not None:
             raise InvalidArgument("closure", "given", "must be left out: gradients are computed once a round")
         check_unchanged(self._inner, self._model, self._weights)
+        if self._passed_over:
+            return
         self._accumulated.check_complete()
-        noise = self.run.noise(as_arrays(self._total))
+        turn = self.run.round
+        try:
+            noise = self.run.noise(as_arrays(self._total))
+        except RoundsSkipped as lost:
+            warnings.warn(str(lost), LostRounds, stacklevel=2)
+            self._skipped = range(turn, self.run.round)
+            self.zero_grad()
+            return
         for name, weight in self._weights.items():
             noisy = self._total[name] + from_dlpack(noise[name]).to(weight.device)
             weight.grad = (noisy / self.run.plan.expected_batch_size).to(weight.dtype)
@@ -266,8 +285,8 @@ class PrivateOptimizer(Optimizer):
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of optimiser and run, a secret, in types that `torch.load(weights_only=True)` reads."""
-        return self._inner.state_dict() | {STATE: run_state(self.run)}
+        """Returns the state of optimiser and run, in types that `torch.load(weights_only=True)` reads."""
+        return self._inner.state_dict() | {STATE: self.run.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a state of this run; see `TrainingRun.restore` for what is refused.
@@ -276,10 +295,10 @@ class PrivateOptimizer(Optimizer):
           state_dict: what `state_dict` returned.
         """
         restore_run(self.run, state_dict)
-        self._inner.load_state_dict({name: value for name, value in state_dict.items() if name != STATE})
+        self._inner.load_state_dict(without_run(state_dict))
         self._share_groups_and_state()
         self.zero_grad()
-        self._must_load = False
+        self._must_load, self._skipped = False, range(0)
 
     def _check_loaded(self) -> None:
         if self._must_load:
@@ -312,18 +331,25 @@ def as_arrays(total: dict[str, Tensor]) -> dict[str, NDArray[Any]]:
     return {name: part.detach().to(_at_least_single(part)).cpu().numpy() for name, part in total.items()}
 
 
-def run_state(run: TrainingRun) -> dict[str, Any]:
-    """Returns `TrainingRun.state` in types that `torch.load(weights_only=True)` reads."""
-    state = run.state()
-    return state | {"noise": torch.frombuffer(bytearray(state["noise"]), dtype=torch.uint8)}
-
-
 def restore_run(run: TrainingRun, state_dict: dict[str, Any]) -> None:
     """Restores the run from the state in an optimiser's state_dict."""
     state = state_dict.get(STATE)
-    if not isinstance(state, dict) or not isinstance(state.get("noise"), Tensor):
+    if not isinstance(state, dict):
         raise PlanViolated("state_dict: has no run in it; it was not saved by an optimiser with a plan")
-    run.restore(state | {"noise": state["noise"].cpu().numpy().tobytes()})
+    if isinstance(state.get("noise"), Tensor):  # as galton 0.1 wrote it
+        state = state | {"noise": state["noise"].cpu().numpy().tobytes()}
+    run.restore(state)
+
+
+def without_run(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Returns the inner optimiser's part of a state_dict."""
+    return {name: value for name, value in state_dict.items() if name != STATE}
+
+
+def write_tensors(content: Any, path: Path) -> None:
+    """Writes what `torch.load(weights_only=True)` reads; an error of the file system stays what it is."""
+    with path.open("wb") as file:
+        torch.save(content, file)
 
 
 def train(
@@ -345,9 +371,13 @@ def train(
 ) -> dict[str, Any]:
     """Trains a model for the rounds of the plan, or resumes a run that was interrupted.
 
-    A run that was killed and is started again by the same call ends with the same model, bit by bit on the same
-    machine: rounds since the last checkpoint are computed again. If a round then gives another gradient (other data,
-    another learning rate, dropout, non-deterministic hardware), `NoiseReused` is raised; see `PrivateOptimizer`.
+    A run that was killed and is started again by the same call goes on: rounds since the last checkpoint are computed
+    again, dropout included, and on the same machine come out the same, bit by bit. If a round does not (other data,
+    another learning rate, another machine, hardware that adds in another order each time), the rounds that were lost
+    are skipped; see `PrivateOptimizer`. On SIGTERM a run is saved after the round.
+
+    The folder then has the model alone in `model.pt` (a state_dict), for others; `galton release` packs it with the
+    record. All else in the folder stays there.
 
     Formal guarantee: the model has the guarantee of the plan, and so have all models on the way (see
     `PrivateOptimizer`).
@@ -385,24 +415,30 @@ def train(
         pinned=pinned,
         trusted_key=trusted_key,
     ) as run:
+        begun = run.checkpoint is not None
+        if run.checkpoint is not None:
+            saved = torch.load(run.checkpoint, weights_only=True)
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(without_run(saved["optimizer"]))
         private = PrivateOptimizer(optimizer, model, run)
+        private._must_load &= not begun
         loader = plan_loader(run, data, num_workers=workers)
 
-        def write(path: Path) -> None:
-            torch.save({"model": model.state_dict(), "optimizer": private.state_dict()}, path)
+        def save() -> None:
+            run.publish(partial(write_tensors, model.state_dict()), ".pt")
+            run.save(partial(write_tensors, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}))
 
-        if run.model is not None:
-            saved = torch.load(run.model, weights_only=True)
-            model.load_state_dict(saved["model"])
-            private.load_state_dict(saved["optimizer"])
-        while run.round < last:
-            for batch in loader:
-                private.accumulate(loss, batch, micro_batch_size)
-                private.step()
-                if watch is not None:
-                    watch(run.round)
-                if run.round % save_every == 0 or run.round == last:
-                    run.save(write)
-                if run.round == last:
-                    break
-        return run.record()
+        with Termination() as termination:
+            while run.round < last and not termination.requested:
+                for batch in loader:
+                    turn = run.round
+                    private.accumulate(loss, batch, micro_batch_size)
+                    private.step()
+                    stepped = run.round == turn + 1 and turn not in private._skipped
+                    if stepped and watch is not None:
+                        watch(run.round)
+                    if run.round % save_every == 0 or run.round >= last or termination.requested or not stepped:
+                        save()
+                    if run.round >= last or termination.requested:
+                        break
+            return run.record()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hmac
+import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -47,7 +50,8 @@ def plan_loader(
     """Returns a data loader for a run: each pass yields the batches from the next round to the end of its epoch.
 
     All batches have the same shapes: as many rows as the padded batch size, of which padding is zero and masked. A pass
-    after the last planned round raises `PlanViolated`.
+    after the last planned round raises `PlanViolated`. The random numbers of Python, NumPy and PyTorch that a data set
+    draws (augmentation) are seeded for each micro-batch, so that one that is loaded again after a crash is the same.
 
     Args:
       run: the run; the loader reads ahead of it.
@@ -86,13 +90,36 @@ def worker_context(workers: int, requested: Any = None) -> Any:
     return requested if requested is not None or not workers else "forkserver"
 
 
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Gives Python, NumPy and PyTorch random numbers of a seed inside a block, and their own again afterwards.
+
+    Args:
+      seed: a whole number below 2^63.
+      device: whose random numbers are seeded too.
+    """
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    kind = "cuda" if device is None or device.type == "cpu" else device.type
+    others = [] if device is None or device.type == "cpu" else [device]
+    try:
+        with torch.random.fork_rng(others, device_type=kind):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+
+
 class _MicroBatch(NamedTuple):
-    """What a worker of the loader is asked for: micro-batch `part` of `parts`, and its token."""
+    """What a worker of the loader is asked for: micro-batch `part` of `parts`, its token, and a seed."""
 
     batch: Batch
     part: int
     parts: int
     token: str
+    seed: int
 
 
 class _MicroBatchSampler(Sampler[_MicroBatch]):
@@ -105,7 +132,8 @@ class _MicroBatchSampler(Sampler[_MicroBatch]):
         for batch in self._run.epoch():
             parts = batch.micro_batches(self._size)
             for number, part in enumerate(parts):
-                yield _MicroBatch(part, number, len(parts), self._run.token(part))
+                seed = self._run.round_seed(batch.round, number)
+                yield _MicroBatch(part, number, len(parts), self._run.token(part), seed)
 
     def __len__(self) -> int:
         return self._run.plan.bins * (self._run.plan.padded_batch_size // self._size)
@@ -123,7 +151,9 @@ class _PaddedData(Dataset[Any]):
     def __getitems__(self, micro_batch: _MicroBatch) -> PaddedBatch:
         batch = micro_batch.batch
         members = batch.examples.tolist()
-        items = [self._data[index] for index in members or [0]]  # an empty batch takes shapes only
+        with seeded(micro_batch.seed):
+            items = [self._data[index] for index in members or [0]]  # an empty batch takes shapes only
+            collated = self._collate(items)
 
         def pad(leaf: Any) -> Tensor:
             shape = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
@@ -136,7 +166,7 @@ class _PaddedData(Dataset[Any]):
             fixed[: len(members)] = leaf[: len(members)]
             return fixed
 
-        rows = tree_map(pad, self._collate(items))
+        rows = tree_map(pad, collated)
         mask = torch.from_numpy(batch.mask.copy())
         return PaddedBatch(rows, mask, batch.round, micro_batch.part, micro_batch.parts, micro_batch.token)
 
