@@ -27,6 +27,7 @@ from galton.training import (
     fork_run,
     release_run,
 )
+from tests.test_cli import galton
 
 PARAMS = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.float32)}
 
@@ -405,6 +406,26 @@ def test_a_fork_goes_on_by_itself(small_plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidFile, match=r"run\.json"):
         fork_run(tmp_path / "empty", tmp_path / "new")
+
+
+def test_commands_release_and_fork(small_plan: Plan, tmp_path: Path) -> None:
+    folder, target = tmp_path / "run", tmp_path / "release.zip"
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 3)
+        run.publish(lambda path: path.write_text("weights"), ".txt")
+    shown = json.loads(galton("release", str(folder), "-o", str(target), "--json").out)
+    assert shown["record"] == check_record(folder)
+    assert "model.txt, after 3 of 32 rounds" in galton("release", str(folder), "-o", str(target)).out
+    with zipfile.ZipFile(target) as archive:
+        assert archive.read("model.txt") == b"weights"
+        assert json.loads(archive.read("record.json"))["signature"].startswith("hmac-sha256:")
+    assert galton("fork", str(folder), str(tmp_path / "fork")).code == 0
+    assert (tmp_path / "fork" / "noise.journal").exists()
+    for words in (("fork", str(folder), str(tmp_path / "fork")), ("release", str(tmp_path / "fork"), "-o", "x.zip")):
+        refused = galton(*words)
+        assert refused.code == 2
+        assert refused.err.count("\n") == 1
+        assert "Traceback" not in refused.err
 
 
 def test_two_plans_share_no_noise_by_sharing_a_seed(small_plan: Plan, tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ import optax
 import pytest
 
 from galton.errors import InvalidArgument, InvalidFile
-from galton.noise import key_from_seed
+from galton.noise import CorrelatedNoise, key_from_seed
+from galton.noise.sealed import sealed_noise
 from galton.noise.stream import MARGIN
 from galton.plan import Plan, PlanNotTrusted, save_plan
+from galton.strategies import Blt, Tree
 from galton.training import LostRounds, PlanViolated, check_record, release_run
 from galton.training.jax import clipped_sum, private_updates, train
 from galton.training.run import ROUNDING
@@ -105,6 +107,54 @@ def test_the_transformation_adds_the_noise_of_the_plan_and_divides(small_plan: P
             np.testing.assert_allclose(updates[name], -0.25 * (3.0 + z[name]) / 8.0, rtol=1e-5)
     updates, state = update(total, state, PARAMS)
     assert jnp.isnan(updates["w"]).all()  # a round that was not planned
+
+
+@pytest.mark.parametrize("strategy", ["blt", "tree"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_sealed_state_draws_the_same_noise_and_shows_nothing(strategy: str, wide: bool) -> None:
+    noise = CorrelatedNoise({"blt": Blt(8, [0.9, 0.5], [0.3, 0.1]), "tree": Tree(8)}[strategy], 1.0)
+    with jax.enable_x64(wide):
+        params = {"w": np.zeros(5000, np.float64 if wide else np.float32), "b": np.zeros(3, np.float32)}
+        sealed = sealed_noise(noise, key=key_from_seed(4))
+        state, plain = sealed.init(params), noise.init(params, key_from_seed(4))
+        seen = []
+        for _ in range(6):
+            x, state = jax.jit(sealed.next)(state)
+            expected, plain = noise.step(plain)
+            for name in params:
+                np.testing.assert_allclose(x[name], expected[name], rtol=1e-5, atol=1e-5)  # compiled differently
+            seen += [np.asarray(buffer) for buffer in state.buffers]
+        assert state.buffers[0].dtype == np.uint32
+        words = np.concatenate([buffer.reshape(-1) for buffer in seen])
+        ones = np.unpackbits(words.view(np.uint8)).mean()
+        assert abs(ones - 0.5) < 5 / np.sqrt(4 * 32 * words.size)  # even where buffers are zero
+        assert len(np.unique(words)) > words.size * (1 - 5e-4)
+
+
+def test_states_of_the_transformation_have_no_key_and_go_on_with_the_folder(small_plan: Plan, tmp_path: Path) -> None:
+    total = jax.tree.map(jnp.zeros_like, PARAMS)
+    transform = private_updates(small_plan, folder=tmp_path / "secret")
+    state = transform.init(PARAMS)
+    first, state = transform.update(total, state)
+    second, _ = transform.update(total, state)
+    again, _ = private_updates(small_plan, folder=tmp_path / "secret").update(total, state)  # another process
+    np.testing.assert_array_equal(second["w"], again["w"])
+    path = tmp_path / "secret" / "noise.secret"
+    assert path.stat().st_mode & 0o777 == 0o600
+    saved = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state))
+    assert path.read_bytes() not in saved
+    drawn = np.concatenate([np.asarray(part).reshape(-1) for part in first.values()]) * small_plan.expected_batch_size
+    assert not any(np.float32(value).tobytes() in saved for value in drawn)  # buffers of 8 bands are past noise
+    other, _ = transform.update(total, transform.init(PARAMS))
+    assert not np.isclose(first["w"], other["w"]).any()  # a new run
+    for stranger in (private_updates(small_plan, folder=tmp_path / "else"), private_updates(small_plan)):
+        lost, _ = stranger.update(total, state)
+        assert jnp.isnan(lost["w"]).all()
+    with pytest.raises(InvalidArgument, match="key"):
+        private_updates(small_plan, key_from_seed(1), folder=tmp_path / "secret")
+    path.write_bytes(b"short")
+    with pytest.raises(InvalidFile, match=r"noise\.secret: is not a secret of 128 bits"):
+        private_updates(small_plan, folder=tmp_path / "secret")
 
 
 def test_what_breaks_the_guarantee_is_refused(small_plan: Plan) -> None:

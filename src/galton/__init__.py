@@ -115,9 +115,13 @@ if TYPE_CHECKING:
     from galton.strategies import square_root as square_root
     from galton.strategies.sensitivity import min_separation_sensitivity as min_separation_sensitivity
     from galton.strategies.sensitivity import redrawn_sensitivity as redrawn_sensitivity
+    from galton.training import LostRounds as LostRounds
     from galton.training import PlanViolated as PlanViolated
+    from galton.training import RoundsSkipped as RoundsSkipped
     from galton.training import TrainingRun as TrainingRun
     from galton.training import check_record as check_record
+    from galton.training import fork_run as fork_run
+    from galton.training import release_run as release_run
     from galton.workloads import MatrixWorkload as MatrixWorkload
     from galton.workloads import Training as Training
     from galton.workloads import Workload as Workload

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from galton import files
 from galton.errors import InvalidArgument, InvalidFile, count, positive
-from galton.noise import NoiseState
 from galton.noise.layout import Tree
+from galton.noise.sealed import SealedState, sealed_noise
 from galton.plan import Plan, establish_trust, load_plan
 from galton.training.run import ROUNDING, LostRounds, RoundsSkipped, TrainingRun
 from galton.training.termination import Termination
@@ -123,22 +123,25 @@ def private_updates(
     key: jax.Array | None = None,
     form: str = "buffers",
     *,
+    folder: str | Path | None = None,
     pinned: str | None = None,
     trusted_key: str | Path | bytes | None = None,
 ) -> optax.GradientTransformation:
     """Returns an optax transformation that turns sums of clipped gradients into private means.
 
     It adds the noise and divides by the expected batch size; put it first in an `optax.chain`. Its state is that of the
-    noise, secret key included: save it with the optimiser's, and never use it for two different gradients. (`train`
-    sees to that with a journal.)
+    noise, without the key and sealed (`noise/sealed.py`): save it with the optimiser's, and never use it for two
+    different gradients. (`train` sees to that with a journal.)
 
     Formal guarantee: the outputs of the planned rounds together have the plan's guarantee if the inputs are sums of
-    gradients clipped to the plan's norm over the plan's batches. Later rounds give NaN.
+    gradients clipped to the plan's norm over the plan's batches. Later rounds give NaN, and so does a state that
+    belongs to another secret.
 
     Args:
       plan: a plan, or the folder of one.
-      key: of the noise; by default from the operating system.
+      key: of the noise, if it is yours to keep; by default from the operating system, a new one for each `init`.
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+      folder: where the secret is kept, so that another process can go on from a saved state; made if it is not there.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
 
@@ -147,12 +150,12 @@ def private_updates(
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     establish_trust(plan, pinned=pinned, trusted_key=trusted_key)
-    noise = plan.noise(form)
+    noise = sealed_noise(plan.noise(form), folder, key)
 
-    def init(params: Tree) -> NoiseState:
-        return noise.init(params, key)
+    def init(params: Tree) -> SealedState:
+        return noise.init(params)
 
-    def update(total: Tree, state: Any, params: Tree | None = None) -> tuple[Tree, NoiseState]:
+    def update(total: Tree, state: Any, params: Tree | None = None) -> tuple[Tree, SealedState]:
         for part in jax.tree.leaves(total):
             if part.dtype.itemsize < 4:
                 raise InvalidArgument("total", str(part.dtype), "must be summed in float32 at least")
