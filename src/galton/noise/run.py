@@ -22,7 +22,6 @@ from galton.noise.layout import Tree
 from galton.noise.stream import CorrelatedNoise, NoiseState
 from galton.typechecking import typechecked
 
-
 KEYS_FORMAT = "galton-noise-keys"
 VERSION = 1
 

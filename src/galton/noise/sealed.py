@@ -1,9 +1,9 @@
 """Noise for loops that keep its state among their own: what is secret in it is sealed, and the key stays elsewhere.
 
-The buffers of a state are sums of past normals: whoever reads them can take the noise off. Here they are kept XORed with
-a keystream, Threefry words as a function of (key, round, position), and no key is in the state. The same key and round
-always come with the same buffers (up to the last bits, where code was compiled differently), so that no part of the
-keystream covers two contents. Nothing is authenticated: a state that was changed gives other noise, so keep states
+The buffers of a state are sums of past normals: whoever reads them can take the noise off. Here they are kept XORed
+with a keystream, Threefry words as a function of (key, round, position), and no key is in the state. The same key and
+round always come with the same buffers (up to the last bits, where code was compiled differently), so that no part of
+the keystream covers two contents. Nothing is authenticated: a state that was changed gives other noise, so keep states
 where only their owner can write.
 """
 
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from galton import files
 from galton.errors import InvalidArgument, InvalidFile
@@ -139,9 +138,7 @@ def _keystream(key: jax.Array, turn: jax.Array, group: int, shape: tuple[int, ..
     streams = [
         word
         for chunk in range(-(-rows // 4))
-        for word in threefry.block(
-            tuple(seal), (index, jnp.uint32(group), turn.astype(jnp.uint32), jnp.uint32(chunk))
-        )
+        for word in threefry.block(tuple(seal), (index, jnp.uint32(group), turn.astype(jnp.uint32), jnp.uint32(chunk)))
     ]
     return jnp.stack(streams[:rows]) if rows else jnp.zeros(shape, jnp.uint32)
 

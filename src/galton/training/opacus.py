@@ -29,6 +29,7 @@ try:
     from opacus import PrivacyEngine
 except ModuleNotFoundError:
     raise MissingExtra("galton.training.opacus", "opacus", "opacus") from None
+import torch
 from opacus.accountants import IAccountant, register_accountant
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, get_optimizer_class
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
@@ -53,6 +54,7 @@ from galton.training.torch import (
     without_run,
     write_tensors,
 )
+from galton.training.torch_clipping import add_clipped, is_full_precision
 
 MECHANISM = "galton"
 """The accountant's name in Opacus."""
@@ -250,9 +252,22 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         check_same("max_grad_norm", self.max_grad_norm, opacus_clip_norm(self.run.plan))
 
     def clip_and_accumulate(self) -> None:
-        """Clips and sums as Opacus does, and counts the gradients."""
-        super().clip_and_accumulate()
-        self._summed += len(self.grad_samples[0])
+        """Clips and sums in float32, whatever precision the gradients have, and counts them.
+
+        Opacus takes norms in the precision of the gradients, and under autocast exceeds the clip norm by 1%.
+        """
+        gradients: dict[str, Any] = {}
+        for name, weight in self._weights.items():
+            _check_processed_flag(weight.grad_sample)
+            gradients[name] = self._get_flat_grad_sample(weight)
+            if weight.summed_grad is None:
+                weight.summed_grad = torch.zeros_like(weight)
+            _mark_as_processed(weight.grad_sample)
+        first = next(iter(gradients.values()))
+        everyone = torch.ones(len(first), dtype=torch.bool, device=first.device)
+        total = {name: weight.summed_grad for name, weight in self._weights.items()}
+        add_clipped(total, gradients, everyone, self.max_grad_norm)
+        self._summed += len(first)
 
     def add_noise(self) -> None:
         """Adds the noise of the next round to the summed gradients, or raises `PlanViolated` if they are of others."""
@@ -301,7 +316,10 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
 
 
 class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradientClipping):  # type: ignore[misc]
-    """`PlanDPOptimizer` for ghost clipping, where gradients arrive clipped and summed."""
+    """`PlanDPOptimizer` for ghost clipping, where gradients arrive clipped and summed.
+
+    They are summed inside the backward pass, in the precision of the forward pass: less than float32 is refused.
+    """
 
     def _check_clipping(self) -> None:
         super()._check_clipping()
@@ -314,6 +332,34 @@ class PlanDPOptimizerFastGradientClipping(PlanDPOptimizer, DPOptimizerFastGradie
 
     def clip_and_accumulate(self) -> None:
         """Does nothing: gradients are clipped in the backward pass."""
+
+
+def refuse_low_precision(module: nn.Module, reason: str) -> None:
+    """Makes a model raise `PlanViolated` where it is computed in less than float32.
+
+    Args:
+      module: the model.
+      reason: why that would exceed the clip norm, and what to do instead.
+    """
+
+    def check(part: nn.Module, *_: Any) -> None:
+        if not is_full_precision(next(part.parameters(recurse=False)).device):
+            raise PlanViolated(
+                f"autocast: {reason}, or float32 throughout (no autocast, "
+                "torch.set_float32_matmul_precision('highest'))"
+            )
+
+    for part in module.modules():
+        if any(weight.requires_grad for weight in part.parameters(recurse=False)):
+            part.register_forward_pre_hook(check)
+            part.register_full_backward_pre_hook(check)
+
+
+GHOST = "ghost clipping sums gradients in the precision of the forward pass; take grad_sample_mode='hooks'"
+MEAN = (
+    "the mean of a loss divides by the size of the batch before gradients are rounded, so that one example changes "
+    "those of all others; take loss_reduction='sum'"
+)
 
 
 def opacus_clip_norm(plan: Plan) -> float:
@@ -485,6 +531,8 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
 
     def _prepare_model(self, module: nn.Module, **options: Any) -> Any:
         self._wrapped = super()._prepare_model(module, **options)
+        if "ghost" in options["grad_sample_mode"] or options["loss_reduction"] == "mean":
+            refuse_low_precision(module, GHOST if "ghost" in options["grad_sample_mode"] else MEAN)
         return self._wrapped
 
     def _prepare_optimizer(

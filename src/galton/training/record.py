@@ -48,8 +48,8 @@ def together(plan: Plan, runs: int) -> str | None:
     else:
         claim = f"({leak.epsilon_at_delta:.4g}, {plan.guarantee.delta:g})-DP"
     return (
-        f"This run alone is {plan.guarantee}. If the runs that it was forked, copied or moved from went on too, what all "
-        f"{runs} release together is {claim}."
+        f"This run alone is {plan.guarantee}. If the runs that it was forked, copied or moved from went on too, what "
+        f"all {runs} release together is {claim}."
     )
 
 

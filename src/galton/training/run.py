@@ -20,7 +20,7 @@ import jax
 from galton import files
 from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidFile
-from galton.noise import CorrelatedNoise, NoiseReused, NoiseRun, key_from_seed
+from galton.noise import NoiseReused, NoiseRun, key_from_seed
 from galton.noise.checkpoint import read_state
 from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree, layout_of
@@ -223,7 +223,9 @@ class TrainingRun:
     def _skip(self, why: str, first: int | None = None) -> None:
         first = self.round if first is None else first
         self._noise.skip(first)
-        self._warn(f"{self.folder}: rounds {first} to {self.round - 1} have had their noise and {why}; they are skipped")
+        self._warn(
+            f"{self.folder}: rounds {first} to {self.round - 1} have had their noise and {why}; they are skipped"
+        )
 
     def _warn(self, words: str) -> None:
         warnings.warn(words, LostRounds, stacklevel=4)
@@ -326,8 +328,8 @@ class TrainingRun:
                 turn = self.round
                 self._noise.skip()
                 raise RoundsSkipped(
-                    f"{self.folder}: round {turn} has had its noise {objection}; it is not given again, and the run has "
-                    f"gone on to round {self.round}: take the next batch"
+                    f"{self.folder}: round {turn} has had its noise {objection}; it is not given again, and the run "
+                    f"has gone on to round {self.round}: take the next batch"
                 )
         noise = self._noise.next(batch.examples, total)
         if self.done:

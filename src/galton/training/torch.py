@@ -38,6 +38,7 @@ from galton.plan import Plan, load_plan
 from galton.training.run import ROUNDING, LostRounds, PlanViolated, RoundsSkipped, TrainingRun
 from galton.training.termination import Termination
 from galton.training.torch_batches import Accumulated, PaddedBatch, plan_loader, seeded
+from galton.training.torch_clipping import add_clipped
 
 __all__ = ["PaddedBatch", "PrivateOptimizer", "clipped_sum", "open_run", "plan_loader", "train"]
 
@@ -119,8 +120,8 @@ def clipped_sum(
     Models that mix examples or update buffers (batch normalisation) cannot be used.
 
     Formal guarantee: adding, removing or zeroing one example of the batch changes the sum by at most `clip_norm` in l2
-    norm, summation in float32 aside. Padding, where the mask is False, contributes zero, and so does an example whose
-    gradient is not finite.
+    norm, summation in float32 aside, also under autocast: norms and sums are in float32 (`torch_clipping.py`). Padding,
+    where the mask is False, contributes zero, and so does an example whose gradient is not finite.
 
     Args:
       model: the gradient is that of its trainable parameters.
@@ -153,23 +154,12 @@ def clipped_sum(
     for start in range(0, mask.shape[0], size):
         part = slice(start, start + size)
         gradients = gradients_of(weights, tree_map(lambda leaf, part=part: leaf[part], inputs))
-        _add_clipped(total, gradients, mask[part], limit)
+        add_clipped(total, gradients, mask[part], limit)
     return total
 
 
 def _at_least_single(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
-
-
-def _add_clipped(total: dict[str, Tensor], gradients: dict[str, Tensor], mask: Tensor, limit: float) -> None:
-    rows = {name: gradients[name].to(sums.dtype).reshape(mask.shape[0], sums.numel()) for name, sums in total.items()}
-    norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in rows.values()]).norm(dim=0)
-    usable = mask & norms.isfinite()
-    factors = torch.where(usable, limit / norms.clamp(min=limit), 0.0)
-    if not norms.isfinite().all():  # zero times what is not finite is not zero
-        rows = {name: part.masked_fill(~usable[:, None], 0.0) for name, part in rows.items()}
-    for name, sums in total.items():
-        sums += (factors.to(sums.dtype) @ rows[name]).reshape(sums.shape)
 
 
 class PrivateOptimizer(Optimizer):
