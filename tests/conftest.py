@@ -29,10 +29,10 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def small_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """A certified plan that takes seconds: 64 examples, 4 epochs of 8 batches."""
+    """A certified plan that takes seconds: 64 examples, 4 epochs of 8 batches, padded to 32."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
-        return make_plan(**SMALL, batching="balls-in-bins")
+        return make_plan(**SMALL, batching="balls-in-bins", micro_batch_size=16)
 
 
 @pytest.fixture(scope="session")
@@ -40,4 +40,4 @@ def redrawn_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     """The small plan with batches that are redrawn in every epoch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GALTON_STATE", str(tmp_path_factory.mktemp("state")))
-        return make_plan(**SMALL, batching="balls-in-bins-redrawn", micro_batch_size=8)
+        return make_plan(**SMALL, batching="balls-in-bins-redrawn", micro_batch_size=16)

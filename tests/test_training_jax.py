@@ -22,7 +22,7 @@ from galton.noise.stream import MARGIN
 from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.strategies import Blt, Tree
 from galton.training import LostRounds, PlanViolated, check_record, release_run
-from galton.training.jax import clipped_sum, private_updates, train
+from galton.training.jax import clipped_sum, load_tree, private_updates, save_tree, train
 from galton.training.run import ROUNDING
 from tests.forging import with_noise
 
@@ -289,6 +289,74 @@ def test_half_precision_models_have_their_gradients_summed_in_single_precision(
     whole, rest = step(params, x, mask)["w"], step(params, x, np.arange(256) > 0)["w"]
     assert whole.dtype == jnp.float32
     assert 0.999 < float(jnp.linalg.norm(whole - rest)) <= 1.0 + 1e-5
+
+
+def test_trees_of_all_types_are_read_as_they_were_written(tmp_path: Path) -> None:
+    tree = {
+        "half": jnp.asarray([1.5, -2.25], jnp.bfloat16),
+        "small": jnp.asarray(0.1, jnp.float8_e4m3fn),
+        "single": jnp.float32(0.1),
+        "count": jnp.int32(7),
+        "flag": jnp.asarray([True, False]),
+        "key": jax.random.key(3),
+        "keys": jax.random.split(jax.random.key(4, impl="rbg"), 3),
+        "old": jax.random.PRNGKey(5),
+        "none": jnp.zeros((0, 4), jnp.bfloat16),
+        "python": 0.5,
+    }
+    save_tree(tmp_path / "tree", tree)
+    loaded = load_tree(tmp_path / "tree", tree)
+    for name, leaf in tree.items():
+        array = jnp.asarray(leaf) if name == "python" else leaf
+        assert loaded[name].dtype == array.dtype
+        assert loaded[name].shape == array.shape
+        if not name.startswith("key"):
+            np.testing.assert_array_equal(np.asarray(loaded[name]), np.asarray(leaf))
+    assert float(jax.random.normal(loaded["key"])) == float(jax.random.normal(tree["key"]))
+    for name, other in (("half", jnp.zeros(2, jnp.float16)), ("key", jax.random.key(3, impl="rbg"))):
+        with pytest.raises(InvalidFile, match="another model"):
+            load_tree(tmp_path / "tree", tree | {name: other})
+    np.savez(tmp_path / "first.npz", np.float32(3.0), np.arange(3, dtype=np.int32))  # as galton 0.1 wrote it
+    assert float(load_tree(tmp_path / "first.npz", [jnp.float32(0), jnp.zeros(3, jnp.int32)])[0]) == 3.0
+
+
+def test_half_precision_and_random_keys_survive_a_kill(small_plan: Plan, tmp_path: Path) -> None:
+    half = jax.tree.map(lambda part: part.astype(jnp.bfloat16), PARAMS)
+    optimizer = optax.chain(optax.add_noise(0.01, 0.5, jax.random.key(3)), optax.adam(0.1, mu_dtype=jnp.bfloat16))
+
+    def run(folder: str, **words: Any) -> Any:
+        return train(small_plan, tmp_path / folder, loss, half, data(), optimizer, seed=5, **words)
+
+    run("parts", rounds=3)
+    whole, parts = run("whole", rounds=6), run("parts", rounds=6)
+    for name in PARAMS:
+        assert parts.params[name].dtype == jnp.bfloat16
+        np.testing.assert_array_equal(whole.params[name], parts.params[name])
+    with np.load(tmp_path / "parts" / "model.npz") as saved:
+        assert saved["w"].dtype == np.float32
+
+
+@pytest.mark.parametrize("constant_time", [False, True])
+def test_micro_batches_of_padding_are_computed_only_for_constant_time(constant_time: bool) -> None:
+    computed: list[int] = []
+
+    def watched(params: Any, example: Any) -> jax.Array:
+        jax.debug.callback(lambda row: computed.append(1), example[0])
+        return loss(params, example)
+
+    x, y = data(32)
+    total = jax.jit(clipped_sum(watched, 1.0, 4, constant_time))
+    jax.block_until_ready(total(PARAMS, (x, y), np.arange(32) < 9))
+    jax.effects_barrier()
+    assert len(computed) == (32 if constant_time else 12)
+
+
+@pytest.mark.parametrize(("examples", "batch_size", "bins"), [(50_000, 500, 100), (5_000, 100, 50), (64, 8, 8)])
+def test_rows_computed_exceed_the_batch_size_by_less_than_5_percent(examples: int, batch_size: int, bins: int) -> None:
+    """With the micro-batches that `train` takes by default; the sizes of batches are binomial."""
+    sizes = np.random.default_rng(0).binomial(examples, 1 / bins, 20_000)
+    rows = max(1, int(batch_size / 10))
+    assert (rows * np.ceil(sizes / rows)).mean() < 1.05 * batch_size
 
 
 def test_training_can_stop_early_and_go_on(small_plan: Plan, tmp_path: Path) -> None:

@@ -510,6 +510,49 @@ def test_a_state_without_its_model_gets_no_noise_again(small_plan: Plan, tmp_pat
     assert check_record(tmp_path)["rounds_skipped"] == [[2, 4]]
 
 
+def test_padding_is_computed_only_for_constant_time() -> None:
+    seen: list[int] = []
+    model = network()
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(1))
+    x, y = (part[:6] for part in examples().tensors)
+    mask = torch.tensor([True, True, True, False, False, False])
+
+    def rows_of(constant_time: bool) -> int:
+        seen.clear()
+        clipped_sum(model, loss, [x, y], mask, 1.0, 1, constant_time)
+        return len(seen)
+
+    assert (rows_of(False), rows_of(True)) == (3, 6)
+
+
+def test_a_schedule_goes_on_after_a_kill_and_over_skipped_rounds(small_plan: Plan, tmp_path: Path) -> None:
+    def once(folder: str, **options: Any) -> tuple[nn.Module, float]:
+        model = network()
+        inner = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(inner, lambda turn: 1 / (1 + turn))
+        words = {"scheduler": scheduler, "seed": SEED} | options
+        train(small_plan, tmp_path / folder, loss, model, examples(), inner, **words)
+        return model, inner.param_groups[0]["lr"]
+
+    def kill(done: int) -> None:
+        if done == 6:
+            raise KeyboardInterrupt
+
+    straight, rate = once("straight", rounds=9)
+    assert rate == pytest.approx(1 / 10)
+    with pytest.raises(KeyboardInterrupt):
+        once("broken", save_every=4, watch=kill)
+    model, rate = once("broken", rounds=9)
+    assert same(straight, model)
+    assert rate == pytest.approx(1 / 10)
+    with pytest.raises(KeyboardInterrupt):
+        once("skipped", save_every=4, watch=kill)
+    with open_run(small_plan, tmp_path / "skipped", network(), examples=64, clip_norm=1.0) as run:
+        run._noise.skip()
+    _, rate = once("skipped", rounds=9)
+    assert rate == pytest.approx(1 / 10)
+
+
 class Augmented(Dataset[Any]):
     """Draws random numbers of all three kinds for every item."""
 

@@ -65,7 +65,7 @@ def plan(
         int | None,
         typer.Option(
             help="Size that every batch is padded to; larger batches are truncated.",
-            show_default="so large that truncation has probability below 1e-12",
+            show_default="so large that truncation costs at most a thousandth of delta",
         ),
     ] = None,
     micro_batch_size: Annotated[int, typer.Option(help="Make the default padded batch size a multiple of this.")] = 1,

@@ -17,7 +17,6 @@ from galton.batching import (
     smallest_padded_batch_size,
     truncation,
 )
-from galton.batching.batches import DEFAULT_TRUNCATION
 from galton.errors import GaltonError, InvalidArgument
 from galton.guarantee import Adjacency, Guarantee
 from galton.optimization.families import parse_family
@@ -29,6 +28,10 @@ from galton.workloads import Workload
 
 MOST_TRUNCATION = 0.5
 """Largest share of delta that truncation may take."""
+TRUNCATION_SHARE = 1e-3
+"""Share of delta that it takes at the default padded batch size: less than a hundredth of a percent of the noise."""
+FREE_TRUNCATION = 1e-6
+"""Probability of any truncation in the run at the default padded batch size, where it takes nothing of delta."""
 WORTH = 0.995
 """Redrawn bins are taken if their error is less than this much of that of one draw, which leaks less if batches do."""
 MOST_COMPARED = 1 << 16
@@ -220,11 +223,24 @@ def _default_strategy(accountant: Accountant, bins: int, rounds: int) -> str:
 
 
 def _generous_padded_batch_size(scheme: Scheme, guarantee: Guarantee, multiple: int) -> int:
-    """Returns a padded batch size at which truncation is improbable and takes at most a thousandth of delta.
+    """Returns the smallest padded batch size at which truncation takes at most a thousandth of delta.
 
-    A neighbouring data set may have one more example: with a single bin, one more place than examples is needed.
+    Where truncation is free it only loses examples, and its probability decides. A neighbouring data set may have one
+    more example: with a single bin, one more place than examples is needed.
     """
-    padded_batch_size = smallest_padded_batch_size(scheme, DEFAULT_TRUNCATION, multiple)
-    while truncation(scheme, padded_batch_size).delta(guarantee.epsilon, guarantee.adjacency) > 1e-3 * guarantee.delta:
-        padded_batch_size += multiple
-    return padded_batch_size
+
+    def cost(size: int) -> float:
+        return truncation(scheme, size).delta(guarantee.epsilon, guarantee.adjacency)
+
+    if guarantee.adjacency.equal_sizes or scheme.inclusion is None:
+        return smallest_padded_batch_size(scheme, FREE_TRUNCATION, multiple)
+    low, high = 0, 1
+    while cost(high * multiple) > TRUNCATION_SHARE * guarantee.delta:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if cost(middle * multiple) <= TRUNCATION_SHARE * guarantee.delta:
+            high = middle
+        else:
+            low = middle
+    return high * multiple

@@ -62,8 +62,8 @@ def make_plan(
       accountant: name of the analysis; by default the one made for the batching. `unamplified` does not rely on the
         batches being secret.
       clip_norm: l2 norm that the gradient of every example will be clipped to.
-      padded_batch_size: size that every batch is padded to; larger batches are truncated. By default truncation has
-        probability below 1e-12. What a smaller size costs under add-or-remove adjacency is taken off delta
+      padded_batch_size: size that every batch is padded to; larger batches are truncated. By default truncation
+        costs at most a thousandth of delta. What a smaller size costs under add-or-remove adjacency is taken off delta
         (docs/math.md, section 9).
       micro_batch_size: the default padded batch size is a multiple of this.
       workload: what the error is measured on: `prefix`, `momentum:B`, `momentum:B+cooldown` or a .npy matrix.

@@ -10,6 +10,7 @@ or all of it, with a journal, checkpoints and the record of the run: `train`.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable
@@ -43,7 +44,9 @@ ClippedSum = Callable[[Tree, Tree, Any], Tree]
 """total(params, batch, mask): the sum of clipped gradients over the batch."""
 
 
-def clipped_sum(loss: Loss, clip_norm: float, micro_batch_size: int | None = None) -> ClippedSum:
+def clipped_sum(
+    loss: Loss, clip_norm: float, micro_batch_size: int | None = None, constant_time: bool = False
+) -> ClippedSum:
     """Returns a function that sums the gradients of a batch, that of each example clipped to l2 norm `clip_norm`.
 
     Formal guarantee: adding, removing or zeroing one example of the batch changes the sum by at most `clip_norm` in l2
@@ -54,6 +57,8 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch_size: int | None = Non
       loss: loss(params, example), for one example without a batch axis.
       clip_norm: the plan's.
       micro_batch_size: number of examples whose gradients are in memory at the same time; by default the whole batch.
+      constant_time: compute micro-batches that are all padding too, so that the time tells nothing about the size of
+        the batch.
 
     Returns:
       total(params, batch, mask): pure and of static shapes, so that it can be compiled.
@@ -84,17 +89,22 @@ def clipped_sum(loss: Loss, clip_norm: float, micro_batch_size: int | None = Non
         if micro_batch_size is None or count("micro_batch_size", micro_batch_size) >= size:
             return sum_at_once(params, batch, mask)
 
-        def add(sums: Tree, part: tuple[Tree, jax.Array]) -> tuple[Tree, None]:
-            return jax.tree.map(jnp.add, sums, sum_at_once(params, *part)), None
+        parts = in_micro_batches((batch, mask), micro_batch_size)
+        occupied = parts[1].any(axis=1)
+        number = occupied.shape[0] if constant_time else jnp.max(jnp.where(occupied, jnp.arange(len(occupied)) + 1, 0))
+
+        def add(turn: Any, sums: Tree) -> Tree:
+            rows, present = jax.tree.map(lambda part: jax.lax.dynamic_index_in_dim(part, turn, keepdims=False), parts)
+            return jax.tree.map(jnp.add, sums, sum_at_once(params, rows, present))
 
         nothing = jax.tree.map(lambda part: jnp.zeros_like(_single(part)), params)
-        return jax.lax.scan(add, nothing, in_micro_batches((batch, mask), micro_batch_size))[0]
+        return jax.lax.fori_loop(0, number, add, nothing)
 
     return total
 
 
 def in_micro_batches(rows: Tree, micro_batch_size: int) -> Tree:
-    """Cuts the rows of a tree of arrays into micro-batches, for `jax.lax.scan`.
+    """Cuts the rows of a tree of arrays into micro-batches.
 
     Args:
       rows: tree of arrays of shape (size, ...).
@@ -195,6 +205,7 @@ def train(
     *,
     clipped: ClippedSum | None = None,
     micro_batch_size: int | None = None,
+    constant_time: bool = False,
     save_every: int = 100,
     rounds: int | None = None,
     watch: Callable[[int, Tree], None] | None = None,
@@ -226,7 +237,9 @@ def train(
       optimizer: receives the private means of gradients.
       clipped: total(params, batch, mask), for models whose clipped gradients can be summed faster than by
         `clipped_sum`. No example may contribute more than the plan's clip norm: the guarantee rests on it.
-      micro_batch_size: see `clipped_sum`; not for `clipped`.
+      micro_batch_size: see `clipped_sum`; not for `clipped`. By default a tenth of the expected batch size, so that on
+        average less than 5% of the rows that are computed are padding.
+      constant_time: compute all padding too; see `clipped_sum`.
       save_every: number of rounds between checkpoints.
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
       watch: called after every round as watch(rounds done, params).
@@ -244,7 +257,8 @@ def train(
     state: tuple[Tree, Tree] = (params, optimizer.init(params))
     if (loss is None) == (clipped is None):
         raise InvalidArgument("clipped", clipped, "must be given if there is no loss, and only then")
-    total_of = jax.jit(clipped or clipped_sum(cast(Loss, loss), plan.clip_norm, micro_batch_size))
+    at_once = micro_batch_size or max(1, int(plan.expected_batch_size / 10))
+    total_of = jax.jit(clipped or clipped_sum(cast(Loss, loss), plan.clip_norm, at_once, constant_time))
 
     @jax.jit
     def step(state: tuple[Tree, Tree], total: Tree, noise: Tree) -> tuple[Tree, Tree]:
@@ -321,10 +335,29 @@ def save_tree(path: Path, tree: Tree) -> None:
 
     Args:
       path: file to write.
-      tree: the arrays.
+      tree: arrays of any type that JAX has, and random keys.
     """
+    leaves = jax.tree.leaves(tree)
+    kinds = json.dumps([_kind(leaf) for leaf in leaves]).encode()
+    arrays = [np.atleast_1d(np.asarray(jnp.asarray(_plain(leaf)))) for leaf in leaves]
+    raw = [array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}") for array in arrays]
     with files.replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, *map(np.asarray, jax.tree.leaves(tree)))
+        np.savez(file, *raw, kinds=np.frombuffer(kinds, np.uint8))
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _kind(leaf: Any) -> list[Any]:
+    """Shape and type of an array, or of a random key, by which a saved tree is compared."""
+    if _is_key(leaf):
+        return [list(leaf.shape), f"key {jax.random.key_impl(leaf)}"]
+    return [list(jnp.shape(leaf)), str(jnp.result_type(leaf))]
 
 
 def load_tree(path: Path, like: Tree) -> Tree:
@@ -340,9 +373,19 @@ def load_tree(path: Path, like: Tree) -> Tree:
     leaves, structure = jax.tree.flatten(like)
     try:
         with np.load(path) as saved:
-            arrays = [saved[f"arr_{index}"] for index in range(len(saved.files))]
+            arrays = [saved[f"arr_{index}"] for index in range(len(saved.files) - ("kinds" in saved.files))]
+            if "kinds" in saved.files:
+                kinds = json.loads(saved["kinds"].tobytes())
+            else:  # as galton 0.1 wrote it
+                kinds = [[list(array.shape), str(array.dtype)] for array in arrays]
     except (OSError, ValueError, KeyError):
         raise InvalidFile(f"{path}: cannot be read, or was damaged") from None
-    if [(x.shape, x.dtype) for x in arrays] != [(jnp.shape(x), jnp.result_type(x)) for x in leaves]:
+    if len(arrays) != len(leaves) or kinds != [_kind(leaf) for leaf in leaves]:
         raise InvalidFile(f"{path}: holds another model or optimiser than this one")
-    return jax.tree.unflatten(structure, [jnp.asarray(x) for x in arrays])
+    return jax.tree.unflatten(structure, [_restored(*pair) for pair in zip(arrays, leaves, strict=True)])
+
+
+def _restored(array: NDArray[Any], like: Any) -> jax.Array:
+    plain = _plain(like)
+    values = jnp.asarray(array.view(jnp.result_type(plain)).reshape(jnp.shape(plain)))
+    return jax.random.wrap_key_data(values, impl=jax.random.key_impl(like)) if _is_key(like) else values

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 from torch.utils.dlpack import from_dlpack
@@ -114,6 +115,7 @@ def clipped_sum(
     mask: Tensor,
     clip_norm: float,
     micro_batch_size: int | None = None,
+    constant_time: bool = False,
 ) -> dict[str, Tensor]:
     """Returns the sum of the gradients of a batch, that of each example clipped to l2 norm `clip_norm`.
 
@@ -130,6 +132,7 @@ def clipped_sum(
       mask: True where there is an example.
       clip_norm: the plan's.
       micro_batch_size: number of examples whose gradients are in memory at the same time; by default the whole batch.
+      constant_time: compute padding too, so that the time tells nothing about the size of the batch.
 
     Returns:
       The sums by name of the parameter, in float32 at least.
@@ -150,6 +153,10 @@ def clipped_sum(
 
     gradients_of = vmap(grad(example_loss), in_dims=(None, 0), randomness="different")
     total = {name: torch.zeros_like(weight, dtype=_at_least_single(weight)) for name, weight in weights.items()}
+    if not constant_time and not mask.all():
+        inputs, mask = tree_map(lambda leaf: leaf[mask], inputs), mask[mask]
+    if not mask.shape[0]:
+        return total
     size = mask.shape[0] if micro_batch_size is None else count("micro_batch_size", micro_batch_size)
     for start in range(0, mask.shape[0], size):
         part = slice(start, start + size)
@@ -206,13 +213,16 @@ class PrivateOptimizer(Optimizer):
         """Takes over groups and state of the inner optimiser, so that schedulers see and change the real ones."""
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
 
-    def accumulate(self, loss: Loss, batch: PaddedBatch, micro_batch_size: int | None = None) -> None:
+    def accumulate(
+        self, loss: Loss, batch: PaddedBatch, micro_batch_size: int | None = None, constant_time: bool = False
+    ) -> None:
         """Adds the clipped gradients of the next round's batch, or of its next micro-batch.
 
         Args:
           loss: loss(model, rows), for the rows of one example as a batch of one.
           batch: from `plan_loader` for the same run.
           micro_batch_size: number of examples whose gradients are in memory at the same time; see `clipped_sum`.
+          constant_time: compute padding too; see `clipped_sum`.
         """
         self._check_loaded()
         check_unchanged(self._inner, self._model, self._weights)
@@ -223,7 +233,9 @@ class PrivateOptimizer(Optimizer):
         device = next(iter(self._weights.values())).device
         inputs, mask = tree_map(lambda leaf: leaf.to(device), (batch.inputs, batch.mask))
         with seeded(self.run.round_seed(batch.round, batch.part), device):
-            total = clipped_sum(self._model, loss, inputs, mask, self.run.plan.clip_norm, micro_batch_size)
+            total = clipped_sum(
+                self._model, loss, inputs, mask, self.run.plan.clip_norm, micro_batch_size, constant_time
+            )
         self._accumulated.add()  # first, so that nothing is ever summed twice
         self._total = {name: part + self._total.get(name, 0) for name, part in total.items()}
 
@@ -350,7 +362,9 @@ def train(
     data: Dataset[Any],
     optimizer: Optimizer,
     *,
+    scheduler: LRScheduler | None = None,
     micro_batch_size: int | None = None,
+    constant_time: bool = False,
     workers: int = 0,
     save_every: int = 100,
     rounds: int | None = None,
@@ -379,7 +393,9 @@ def train(
       model: the model, changed in place.
       data: a data set with as many examples as the plan.
       optimizer: receives the private means of gradients.
+      scheduler: of the optimiser's learning rate; stepped after every round, skipped ones included, and saved.
       micro_batch_size: number of examples whose gradients are in memory at the same time; see `clipped_sum`.
+      constant_time: compute padding too; see `clipped_sum`.
       workers: number of processes that load data.
       save_every: number of rounds between checkpoints.
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
@@ -410,20 +426,31 @@ def train(
             saved = torch.load(run.checkpoint, weights_only=True)
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(without_run(saved["optimizer"]))
+            if scheduler is not None and "scheduler" in saved:
+                scheduler.load_state_dict(saved["scheduler"])
         private = PrivateOptimizer(optimizer, model, run)
         private._must_load &= not begun
         loader = plan_loader(run, data, num_workers=workers)
 
         def save() -> None:
+            parts = {"model": model, "optimizer": optimizer} | ({} if scheduler is None else {"scheduler": scheduler})
             run.publish(partial(write_tensors, model.state_dict()), ".pt")
-            run.save(partial(write_tensors, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}))
+            run.save(partial(write_tensors, {name: part.state_dict() for name, part in parts.items()}))
 
+        def follow() -> None:
+            """Takes the scheduler to the run's round."""
+            if scheduler is not None:
+                for _ in range(run.round - scheduler.last_epoch):
+                    scheduler.step()
+
+        follow()
         with Termination() as termination:
             while run.round < last and not termination.requested:
                 for batch in loader:
                     turn = run.round
-                    private.accumulate(loss, batch, micro_batch_size)
+                    private.accumulate(loss, batch, micro_batch_size, constant_time)
                     private.step()
+                    follow()
                     stepped = run.round == turn + 1 and turn not in private._skipped
                     if stepped and watch is not None:
                         watch(run.round)
