@@ -6,6 +6,8 @@ import io
 import itertools
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -510,6 +512,29 @@ def test_a_state_without_its_model_gets_no_noise_again(small_plan: Plan, tmp_pat
     assert check_record(tmp_path)["rounds_skipped"] == [[2, 4]]
 
 
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    """PyTorch reports it as an unexpected position in a file."""
+    code = """
+import resource, signal, sys
+from pathlib import Path
+import torch
+from galton import files
+from galton.errors import InvalidFile
+from galton.training.torch import write_tensors
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    with files.replacing(Path(sys.argv[1])) as temporary:
+        write_tensors({"w": torch.zeros(10**6)}, temporary)
+except InvalidFile as error:
+    print(error)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "model.pt")]
+    told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    assert "model.pt: cannot be written (File too large)" in told
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_padding_is_computed_only_for_constant_time() -> None:
     seen: list[int] = []
     model = network()
@@ -530,8 +555,8 @@ def test_a_schedule_goes_on_after_a_kill_and_over_skipped_rounds(small_plan: Pla
         model = network()
         inner = torch.optim.SGD(model.parameters(), lr=1.0)
         scheduler = torch.optim.lr_scheduler.LambdaLR(inner, lambda turn: 1 / (1 + turn))
-        words = {"scheduler": scheduler, "seed": SEED} | options
-        train(small_plan, tmp_path / folder, loss, model, examples(), inner, **words)
+        options |= {"scheduler": scheduler, "seed": SEED}
+        train(small_plan, tmp_path / folder, loss, model, examples(), inner, **options)
         return model, inner.param_groups[0]["lr"]
 
     def kill(done: int) -> None:

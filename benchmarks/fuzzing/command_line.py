@@ -32,6 +32,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = tuple(
             ["keygen", "{new}.pem"],
             ["report", "{exact}", "--output", "{new}"],
             ["audit", "{exact}", "--seconds", "1", "--trials", "50"],
+            ["release", "{exact}", "--output", "{new}"],
+            ["fork", "{exact}", "{new}"],
         ),
     )
 )
@@ -188,7 +190,7 @@ def options_of_commands() -> dict[str, list[tuple[str, list[str], bool]]]:
     """Names, spellings and whether they are flags, of the options of every command."""
     import typer
 
-    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing  # noqa: F401
+    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing, training  # noqa: F401
     from galton.cli.app import app
 
     group: Any = typer.main.get_command(app)

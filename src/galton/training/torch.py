@@ -349,9 +349,15 @@ def without_run(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_tensors(content: Any, path: Path) -> None:
-    """Writes what `torch.load(weights_only=True)` reads; an error of the file system stays what it is."""
-    with path.open("wb") as file:
-        torch.save(content, file)
+    """Writes what `torch.load(weights_only=True)` reads; an error of the file system, as of a full disk, stays one."""
+    try:
+        with path.open("wb") as file:
+            torch.save(content, file)
+    except RuntimeError as error:  # in which PyTorch hides it
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__context__
+        raise (cause or error) from None
 
 
 def train(
@@ -433,9 +439,11 @@ def train(
         loader = plan_loader(run, data, num_workers=workers)
 
         def save() -> None:
-            parts = {"model": model, "optimizer": optimizer} | ({} if scheduler is None else {"scheduler": scheduler})
             run.publish(partial(write_tensors, model.state_dict()), ".pt")
-            run.save(partial(write_tensors, {name: part.state_dict() for name, part in parts.items()}))
+            parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            if scheduler is not None:
+                parts["scheduler"] = scheduler.state_dict()
+            run.save(partial(write_tensors, parts))
 
         def follow() -> None:
             """Takes the scheduler to the run's round."""
