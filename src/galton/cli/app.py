@@ -13,7 +13,7 @@ from galton.cli.running import new_app
 
 PROGRAM = "galton"
 SECTIONS = {
-    "From a plan to a trained model": ("plan", "verify", "report", "audit", "sign", "keygen"),
+    "From a plan to a trained model": ("plan", "verify", "report", "audit", "sign", "keygen", "release", "fork"),
     "Choosing a mechanism": ("compare", "optimize"),
     "Accounting, step by step": ("calibrate", "certify", "epsilon", "delta", "profile"),
 }

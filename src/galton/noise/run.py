@@ -208,7 +208,7 @@ class NoiseRun:
         """Moves on to the next round that has had no noise; the rounds in between are left out, and written down.
 
         Formal guarantee: what the run releases, left-out rounds included, has the guarantee of a run without
-        interruptions, whatever model it goes on from, if that was computed from released rounds (docs/math.md, 11).
+        interruptions, whatever model it goes on from, if that was computed from released rounds (docs/math.md, 12).
 
         Args:
           first: the first round that is left out; by default the next.

@@ -387,7 +387,7 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
 def leaked(plan: Plan, runs: int = 1) -> Leak:
     """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 9).
 
-    Several runs, forked from each other, share batches and the noise of their first rounds (docs/math.md, 11.4).
+    Several runs, forked from each other, share batches and the noise of their first rounds (docs/math.md, 12.4).
     """
     mu, guarantee = leaked_mu(plan) * math.sqrt(runs), plan.guarantee
     truncation_delta = plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)

@@ -90,7 +90,7 @@ def fork_run(folder: str | Path, new: str | Path) -> Path:
     normals that are independent of the original's.
 
     Formal guarantee: each of the two runs alone has the plan's guarantee. If both go on, what both release together is
-    less private: the record of the fork says by how much, for known batches (docs/math.md, section 11).
+    less private: the record of the fork says by how much, for known batches (docs/math.md, section 12).
 
     Args:
       folder: of the run; no process may have it open.

@@ -94,7 +94,7 @@ class TrainingRun:
         gradients clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee, as sure as
         the plan is for the reason in `trust`. So has a run that stops early, and one that skipped rounds.
       - Each round gets its noise once, in order, for its own batch. After a crash it gets it again for the same sum
-        only, bit by bit (`noise/journal.py`); else the rounds that were lost are skipped (docs/math.md, section 11).
+        only, bit by bit (`noise/journal.py`); else the rounds that were lost are skipped (docs/math.md, section 12).
         Also skipped are rounds lost on another machine or with other libraries, and rounds whose sum is not passed to
         `noise`.
       - Nothing that leaves the folder by `state` or `publish` is secret. A copy of the folder draws noise of its own in
