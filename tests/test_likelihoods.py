@@ -14,7 +14,7 @@ from scipy.special import log_ndtr, ndtr
 from galton import Adjacency, Options, calibrate, certify, delta, dominating_pair, epsilon, identity, square_root
 from galton.accounting import delta_upper_bound
 from galton.accounting.ledger import Ledger
-from galton.convolution import Grid, TiltedSum
+from galton.convolution import Grid, Payoff, TiltedSum
 from galton.errors import InvalidArgument
 from galton.guarantee import Direction
 from galton.likelihoods import likelihood_lower, likelihood_upper
@@ -140,7 +140,8 @@ def test_sums_of_coins_by_the_binomial_formula(level: float) -> None:
     """Linear and bounded payoffs of Binomial(20, 0.3), whose probabilities are known."""
     total = TiltedSum([(Grid(1.0, 0, np.array([0.7, 0.3])), 20)])
     chances = [math.comb(20, k) * 0.3**k * 0.7 ** (20 - k) for k in range(21)]
-    for payoff, most in ((lambda gaps: gaps / 20, math.inf), (lambda gaps: -np.expm1(-gaps), 1.0)):
+    payoffs: list[tuple[Payoff, float]] = [(lambda gaps: gaps / 20, math.inf), (lambda gaps: -np.expm1(-gaps), 1.0)]
+    for payoff, most in payoffs:
         truth = math.fsum(
             chance * float(payoff(np.array([k - level]))[0]) for k, chance in enumerate(chances) if k > level
         )

@@ -33,9 +33,9 @@ from galton.sampling.depths import choose_depths, draw_depths
 from galton.sampling.pattern_bound import PatternBound
 from galton.sampling.redrawn import (
     RedrawnHalfSpaceSampler,
+    RedrawnModel,
     RedrawnPlainSampler,
     RedrawnTiltedSampler,
-    pattern_noise_first_bound,
 )
 from galton.sampling.toolkits import frozen_estimator
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
@@ -300,7 +300,7 @@ def test_the_noise_first_bound_covers_the_rounding_of_large_energies() -> None:
     rounded_up = energy * (1 + 2048 * 2.0**-52)
     at_worst = gaussian_delta(level - (rounded_up - spread**2) / 2, spread)
     assert at_worst > gaussian_delta(level - (energy - spread**2) / 2, spread) * (1 + 1e-7)
-    assert pattern_noise_first_bound(pair, level) >= at_worst
+    assert RedrawnModel(pair).noise_first_bound(level) >= at_worst
 
 
 def test_a_half_space_sampler_refuses_a_smaller_epsilon() -> None:
