@@ -295,10 +295,21 @@ class SeparatedModel(PatternModel):
 
 
 def usual_order(pair: SeparatedPair, epsilon: float) -> int:
-    """Returns about the order of `sampled_tilt`: with costs that fit, patterns without a round weigh as all others."""
+    """Returns about the order of `sampled_tilt`, judged by the pattern without a round and one with as many as can be."""
+    right, left = correlations(pair)
+    rounds, separation = right.shape
+    taken = np.arange(separation // 2, rounds, separation)
+    fields = np.zeros(rounds + separation)
+    for place in taken:
+        fields[place : place + separation] += right[place]
+        fields[max(place - separation + 1, 0) : place] += left[place, 1 : place + 1][: separation - 1][::-1]
+    fields = fields[:rounds] / pair.noise_multiplier**2
     best = math.inf
     for order in range(1, MAX_ORDER):
-        attraction = float(_log_means(pair, penalties(pair, order)[0]).sum())
+        offsets, costs = penalties(pair, order)
+        empty = _log_means(pair, offsets)
+        full = _log_means(pair, np.arange(1.0, order + 1)[:, None] * fields + offsets[1:]) - costs[:, taken].sum(axis=1)
+        attraction = float(empty[0] + np.maximum(empty[1:], full).sum())
         log_range = order * math.log(order) - (1 + order) * math.log(1 + order) + attraction - order * epsilon
         if not log_range < best:
             return max(1, order - 1)
