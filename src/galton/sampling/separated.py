@@ -295,7 +295,7 @@ class SeparatedModel(PatternModel):
 
 
 def usual_order(pair: SeparatedPair, epsilon: float) -> int:
-    """Returns about the order of `sampled_tilt`, judged by the pattern without a round and one with as many as can be."""
+    """Returns about the order of `sampled_tilt`, judged by patterns with no round and with as many as can be."""
     right, left = correlations(pair)
     rounds, separation = right.shape
     taken = np.arange(separation // 2, rounds, separation)
