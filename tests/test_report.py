@@ -210,6 +210,8 @@ def plan_of(
             return certified_plan(plans["poisson"], claim)
         if accountant == "redrawn":
             return certified_plan(plans["poisson"], claim, RedrawnBallsInBins)
+        if accountant == "min-separation":
+            return make_plan(**SMALL | {"epsilon": claim, "strategy": "sqrt:2", "batching": "min-separation"})
         if accountant == "allocation":  # with more noise than needed, for its package need not be here
             plan = make_plan(**SMALL | {"epsilon": claim, "strategy": "identity", "accountant": "unamplified"})
             statement = find_accountant(accountant).stated(claim)
@@ -224,7 +226,7 @@ def plan_of(
 
 SUPPORTED = [
     pytest.param(name, adjacency, marks=SLOW)
-    if name == "redrawn" and adjacency is not Adjacency.ADD_OR_REMOVE
+    if name == "min-separation" or (name == "redrawn" and adjacency is not Adjacency.ADD_OR_REMOVE)
     else (name, adjacency)
     for name, accountant in ACCOUNTANTS.items()
     for adjacency in Adjacency

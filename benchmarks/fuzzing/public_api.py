@@ -33,6 +33,10 @@ class _Objects:
         return galton.redrawn_pair(self.root, 4, 1.5)
 
     @cached_property
+    def separated(self) -> Any:
+        return galton.separated_pair(galton.square_root(12, 2), 4, 2, 1.5)
+
+    @cached_property
     def options(self) -> Any:
         return galton.Options(samples=2000, seed=1)
 
@@ -124,6 +128,7 @@ def good_arguments(name: str) -> dict[str, Any]:
         "Batch": lambda: next(galton.Batches(o.scheme, seed=1)),
         "Pair": lambda: o.pair,
         "RedrawnPair": lambda: o.redrawn,
+        "SeparatedPair": lambda: o.separated,
     }
     if name in results:
         result = results[name]()
@@ -139,6 +144,12 @@ def good_arguments(name: str) -> dict[str, Any]:
         "StreamingRedrawnBallsInBins": lambda: bins,
         "new_key_pair": lambda: {"path": place_of() / "new.pem"},
         "redrawn_pair": lambda: {"strategy": o.root, "bins": 4, "noise_multiplier": 1.5},
+        "separated_pair": lambda: {
+            "strategy": galton.square_root(12, 2),
+            "bins": 4,
+            "separation": 2,
+            "noise_multiplier": 1.5,
+        },
         "redrawn_sensitivity": lambda: {"strategy": o.root, "bins": 4},
         "sign_plan": lambda: {"folder": place_of() / "exact", "key": place_of() / "key.pem", "output": new},
         "Shuffle": lambda: bins,

@@ -348,10 +348,10 @@ def without_run(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in state_dict.items() if name != STATE}
 
 
-def write_tensors(content: Any, path: Path) -> None:
+def write_tensors(content: Any, temporary: Path) -> None:
     """Writes what `torch.load(weights_only=True)` reads; an error of the file system, as of a full disk, stays one."""
     try:
-        with path.open("wb") as file:
+        with temporary.open("wb") as file:
             torch.save(content, file)
     except RuntimeError as error:  # in which PyTorch hides it
         cause: BaseException | None = error
