@@ -62,30 +62,39 @@ def test_a_name_is_taken_where_its_source_is_and_nowhere_else(text: str, context
 
 
 STEPS = "--bins .. --epochs .. --epsilon .. --delta .."
+FAMILY_USAGES = "blt:D[+scale], toeplitz[:W][+scale], inverse:W[+scale], bifr:W, banded:W or dense"
 WRONG = [
     # The wrong command: what to run instead, and what is allowed here.
     (ANALYSIS, "blt:4", f"has to be optimised first: galton optimize blt:4 {STEPS} -o strategy.json, then use"),
     (ANALYSIS, "blt", "has to be optimised first"),
-    (ANALYSIS, "dense", "allowed here: identity, sqrt[:W], tree, bandmf:W, FILE.json or FILE.npy"),
+    (ANALYSIS, "dense", "allowed here: identity, sqrt[:W], bisr:W, tree, bandmf:W, FILE.json or FILE.npy"),
     (ANALYSIS, "best", "is for plans: galton plan --strategy best"),
     (ANALYSIS, "bandmf", "must be bandmf:W: the number of bands must be a whole number from 1 to 12; without a number"),
     (ANALYSIS, "bandmf", "galton plan --strategy bandmf"),
     (READY_MADE, "bandmf:3", "galton calibrate bandmf:3 --bins"),
     (OPTIMIZATION, "sqrt:64", f"needs no optimising: galton calibrate sqrt:64 {STEPS}"),
-    (OPTIMIZATION, "sqrt:64", "families to optimise: blt:D[+scale], toeplitz[:W][+scale], banded:W or dense"),
+    (
+        OPTIMIZATION,
+        "sqrt:64",
+        f"families to optimise: {FAMILY_USAGES}",
+    ),
     (OPTIMIZATION, "my c.json", "is a strategy already: galton calibrate 'my c.json'"),
     (OPTIMIZATION, "bandmf:3", "is optimised by the commands that analyse: galton calibrate bandmf:3"),
     (OPTIMIZATION, "best", "is for plans"),
     # No such name.
-    (ANALYSIS, "squirt", "must be identity, sqrt[:W], tree, bandmf:W, FILE.json or FILE.npy"),
+    (ANALYSIS, "squirt", "must be identity, sqrt[:W], bisr:W, tree, bandmf:W, FILE.json or FILE.npy"),
     (ANALYSIS, "", "must be identity"),
     (ANALYSIS, "Identity", "must be identity"),
     (ANALYSIS, " sqrt", "must be identity"),
-    (OPTIMIZATION, "bltt:4", "must be blt:D[+scale], toeplitz[:W][+scale], banded:W or dense"),
+    (
+        OPTIMIZATION,
+        "bltt:4",
+        f"must be {FAMILY_USAGES}",
+    ),
     (
         PLAN,
         "nonsense",
-        "must be identity, sqrt[:W], tree, bandmf:W, bandmf, best, FILE.json, FILE.npy, blt:D[+scale], ",
+        "must be identity, sqrt[:W], bisr:W, tree, bandmf:W, bandmf, best, FILE.json, FILE.npy, blt:D[+scale], ",
     ),
     # Files.
     (ANALYSIS, "strategy.txt", "a strategy file ends in .json or .npy"),
@@ -106,7 +115,11 @@ WRONG = [
     (OPTIMIZATION, "dense:3", "takes no number: dense"),
     (PLAN, "best:3", "takes no number: best"),
     # Suffixes.
-    (OPTIMIZATION, "dense+scale", "the only suffix is +scale, on blt:D[+scale] or toeplitz[:W][+scale]"),
+    (
+        OPTIMIZATION,
+        "dense+scale",
+        "the only suffix is +scale, on blt:D[+scale], toeplitz[:W][+scale] or inverse:W[+scale]",
+    ),
     (OPTIMIZATION, "blt:2+", "the only suffix is +scale"),
     (OPTIMIZATION, "blt:2+scale+x", "the only suffix is +scale"),
     (PLAN, "sqrt+scale", "the only suffix is +scale"),

@@ -37,6 +37,7 @@ from galton.noise.run import content_hash
 from galton.noise.stream import MARGIN
 from galton.noise.threefry import block
 from galton.strategies import (
+    BandedInverse,
     Blt,
     Dense,
     Scaled,
@@ -53,6 +54,7 @@ KINDS: dict[str, Strategy] = {
     "identity": identity(ROUNDS),
     "square root": square_root(ROUNDS),
     "3 bands": square_root(ROUNDS, 3),
+    "banded inverse": BandedInverse(ROUNDS, [1.0, -0.5, -0.25]),
     "blt": Blt(ROUNDS, [0.9, 0.5], [0.2, 0.3]),
     "scaled blt": Scaled(Blt(ROUNDS, [0.9, 0.5], [0.2, 0.3]), np.linspace(0.5, 2, ROUNDS)),
     "scaled toeplitz": Scaled(Toeplitz(ROUNDS, [1.0, 0.6, 0.3]), np.linspace(2, 0.5, ROUNDS)),
@@ -259,6 +261,7 @@ def test_memory_is_what_was_promised() -> None:
         "identity": 0,
         "square root": 7,
         "3 bands": 2,
+        "banded inverse": 2,
         "blt": 2,
         "scaled blt": 2,
         "banded": 2,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from galton import files
 from galton.errors import FloatArray, InvalidArgument, InvalidFile
 from galton.strategies import (
+    BandedInverse,
     Blt,
     ColumnBanded,
     Dense,
@@ -140,6 +141,12 @@ def blt(n: int) -> tuple[Strategy, FloatArray]:
     return Blt(n, DECAY[:used], SCALE[:used]), lower_toeplitz(column)
 
 
+def banded_inverse(n: int) -> tuple[Strategy, FloatArray]:
+    column = np.zeros(n)
+    column[: min(n, 3)] = [1.25, -0.75, -0.25][: min(n, 3)]
+    return BandedInverse(n, column[: min(n, 3)]), np.asarray(np.linalg.inv(lower_toeplitz(column)), float)
+
+
 def scaled(inner: Build) -> Build:
     def build(n: int) -> tuple[Strategy, FloatArray]:
         strategy, matrix = inner(n)
@@ -161,6 +168,7 @@ KINDS: dict[str, Build] = {
     "toeplitz": full_random,
     "banded toeplitz": banded_random,
     "blt": blt,
+    "banded inverse": banded_inverse,
     "scaled toeplitz": scaled(full_random),
     "scaled blt": scaled(blt),
     "banded": lambda n: (ColumnBanded(band_coefficients(n)), from_bands(band_coefficients(n))),
@@ -709,6 +717,10 @@ def test_consent_alone_is_not_a_negative_entry() -> None:
         (lambda: square_root(3, 4), "bands"),
         (lambda: square_root(3, 0), "bands"),
         (lambda: identity(-1), "rounds"),
+        (lambda: BandedInverse(3, [1.0, 0.5]), r"C\[1\]"),
+        (lambda: BandedInverse(3, [0.0, -0.5]), r"coefficients\[0\]"),
+        (lambda: BandedInverse(3, [1.0, -0.5, -0.1, -0.1]), "coefficients"),
+        (lambda: BandedInverse(2000, [1.0, -5.0]), "coefficients"),
         (lambda: Blt(3, [0.5, 0.5], [1.0, 1.0]), "decay"),
         (lambda: Blt(3, [0.5], [1.0, 1.0]), "scale"),
         (lambda: Blt(3, [0.0], [1.0]), "decay"),

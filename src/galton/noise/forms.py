@@ -68,7 +68,10 @@ class Buffered:
 
 
 class Recomputed:
-    """By x_t = sum_{s <= t} C^-1[t, s] z_s with every z_s drawn again: no memory, time proportional to t in round t."""
+    """By x_t = sum_{s <= t} C^-1[t, s] z_s with every z_s drawn again: no memory.
+
+    Round t draws t + 1 vectors, or only as many as the inverse has bands if it is a banded Toeplitz matrix.
+    """
 
     memory = 0
 
@@ -91,13 +94,15 @@ class Recomputed:
         size, dtype = buffers.shape[1], buffers.dtype
         coefficients, weights, toeplitz = self._inverse
         table = jnp.asarray(coefficients, dtype)
+        reach = int(coefficients.nonzero()[0][-1]) + 1 if toeplitz else self._strategy.rounds
 
         def add(s: Any, total: jax.Array) -> jax.Array:
             weight = table[fresh.round - s] if toeplitz else table[fresh.round, s]
             return total + weight * fresh.normals(s, 0, size).astype(dtype)
 
         last = jnp.minimum(fresh.round, self._strategy.rounds - 1)
-        total = jax.lax.fori_loop(0, last + 1, add, jnp.zeros(size, dtype))
+        first = jnp.maximum(last + 1 - reach, 0)
+        total = jax.lax.fori_loop(first, last + 1, add, jnp.zeros(size, dtype))
         return total / jnp.asarray(weights, dtype)[last], buffers
 
 

@@ -62,7 +62,8 @@ class CorrelatedNoise:
         the clip norm times the sensitivity of C.
       form: `buffers` keeps what the strategy's stream keeps: D models for a BLT, W-1 for W bands, n-1 for a full
         Toeplitz or dense C, one per level for a tree. `recompute` keeps no buffers and draws z_0..z_t again in round
-        t: exact for every square C, at t times the cost. To save both memory and time, plan with a BLT instead.
+        t: exact for every square C, at t times the cost; where the inverse of C has W bands (`bisr:W`), at W times
+        the cost in every round.
 
     Formal guarantees:
       - The noise of all rounds together is Gaussian with covariance (MARGIN * stddev)^2 C^-1 C^-T per coordinate

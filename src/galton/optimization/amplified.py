@@ -21,14 +21,14 @@ from galton.accounting.quick import quick_multiplier
 from galton.errors import FloatArray, InvalidArgument, choice, count, count_rounds
 from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Guarantee, as_guarantee
+from galton.many_bins import pair_of_bins
 from galton.optimization.descent import gradient_descent
-from galton.optimization.families import BltFamily, Family, ToeplitzFamily, parse_family
+from galton.optimization.families import BltFamily, Family, parse_family
 from galton.optimization.participation import ONE_DRAW, Participation, find_participation
 from galton.optimization.problem import OBJECTIVES, Function, Problem, problem_for
 from galton.optimization.search import History, Interrupted, Target, judge, search
 from galton.optimization.starts import blt_starts
 from galton.optimization.unamplified import unamplified_optimum
-from galton.pair import MOST_BINS, dominating_pair, groups_for
 from galton.sampling.base import wide_jax
 from galton.strategies import Strategy, square_root
 from galton.threads import one_blas_thread
@@ -36,6 +36,8 @@ from galton.typechecking import typechecked
 from galton.workloads import Workload, prefix_sums
 
 METHODS = ("lbfgs", "paper")
+_LONG = 2048
+"""With more rounds the classical optimum is one of few parameters, which differs from the best by little."""
 _REFRESHES = 3
 """Descents of a search, each on new draws, twice as many."""
 _MOST_REFRESHES = 8
@@ -166,7 +168,7 @@ def optimize(
     options = options or Options()
     guarantee = as_guarantee(epsilon, delta)
     count_rounds(rounds)
-    count("bins", bins, at_most=min(rounds, MOST_BINS))
+    count("bins", bins, at_most=rounds)
     way = find_participation(participation, bins)
     samples = way.samples if samples is None else count("samples", samples, at_most=1 << 24)
     count("iterations", iterations, at_least=0)
@@ -272,12 +274,9 @@ class Run:
             self.family = family
             first = self._best_start(problem, blt_starts(family, self.bins))
         else:
-            starts = []
-            if isinstance(family, ToeplitzFamily) and family.bands < family.rounds:
-                starts.append(family.parameters(square_root(family.rounds, family.bands)))
+            starts = [family.parameters(member) for member in family.simple_members()]
             inner = family.contained_family()
-            assert inner is not None
-            if not starts or self.participation.tries_longer_memory:
+            if inner is not None and (not starts or self.participation.tries_longer_memory):
                 roughly = self.optimum(inner, refreshes=self.participation.inner_refreshes)
                 starts.insert(0, family.parameters(inner.strategy(roughly)))
             self.family = family
@@ -331,11 +330,11 @@ def _check_objective(family: Family, run: Run) -> None:
 def _unamplified_reference(
     bins: int, rounds: int, guarantee: Guarantee, workload: Workload | None, target: Target
 ) -> dict[str, float]:
-    """The classical optimum (Toeplitz) without amplification, exactly, and with it, by a quick estimate."""
-    strategy = unamplified_optimum("toeplitz", bins, rounds, workload)
+    """The classical optimum (Toeplitz; for long runs BLT) without amplification, and with it, by a quick estimate."""
+    strategy = unamplified_optimum("toeplitz" if rounds <= _LONG else "blt:4", bins, rounds, workload)
     error = strategy.rmse(workload) * strategy.sensitivity(bins)
     exact = unamplified_multiplier(guarantee)
-    pair = dominating_pair(strategy, bins, merge=groups_for(bins))
+    pair = pair_of_bins(strategy, bins)
     estimate, _ = quick_multiplier(pair, target.guarantee, target.options, target.seed, blocks=1)
     return {
         "noise_multiplier": exact,

@@ -11,13 +11,25 @@ import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument, check_memory
 from galton.optimization.forms import BufferForm, Form, MatrixForm, SeriesForm
-from galton.strategies import Blt, ColumnBanded, Dense, Scaled, Strategy, Toeplitz
+from galton.optimization.series import inverse_series
+from galton.strategies import (
+    BandedInverse,
+    Blt,
+    ColumnBanded,
+    Dense,
+    Scaled,
+    Strategy,
+    Toeplitz,
+    banded_inverse_root,
+    square_root,
+)
 from galton.strategies.grammar import OPTIMIZATION, parse_spec
 
 FAMILIES: dict[str, type[NamedFamily]] = {}
 """By name in `grammar.NOTATIONS`."""
 INNER_BUFFERS = 4
 """Buffers of the BLT that a Toeplitz search starts from."""
+_AVERAGED = 512
 _LEAST = 1e-30
 """Stands for a zero coefficient, which has no logarithm."""
 
@@ -49,7 +61,13 @@ class Family(ABC):
         """
         shifted = 2 * -(-self.rounds // bins) if self.columns_are_free else 0
         purpose = f" for {self.rounds} rounds in epochs of {bins}"
-        check_memory("family", self.name, self.rounds * (4 * bins + shifted), purpose)
+        columns = min(bins, self.most_columns)
+        check_memory("family", self.name, self.rounds * (4 * columns + shifted), purpose)
+
+    @property
+    def most_columns(self) -> int:
+        """The most columns of the modes that a search holds in memory: all, or some averages of them."""
+        return _AVERAGED
 
     @property
     def most_bands(self) -> int:
@@ -70,7 +88,11 @@ class Family(ABC):
 
     @abstractmethod
     def contained_family(self) -> Family | None:
-        """Returns a smaller family whose optimum the search starts from, so as never to end worse; None for a BLT."""
+        """Returns a smaller family whose optimum the search starts from, so as never to end worse, if there is one."""
+
+    def simple_members(self) -> list[Strategy]:
+        """Returns members, given by a formula, that a search may start from."""
+        return []
 
 
 class NamedFamily(Family):
@@ -165,12 +187,97 @@ class ToeplitzFamily(NamedFamily, notation="toeplitz"):
     def contained_family(self) -> Family | None:
         return BltFamily(self.rounds, min(INNER_BUFFERS, self.rounds))
 
+    def simple_members(self) -> list[Strategy]:
+        return [square_root(self.rounds, self.bands)] if self.bands < self.rounds else []
+
+
+@dataclass(frozen=True)
+class InverseFamily(NamedFamily, notation="inverse"):
+    """Matrices whose inverse has `bands` Toeplitz bands 1, -r_1, -r_2, ..., r_k > 0, with a sum of r_k below 1.
+
+    The parameters are the logarithms of r_k over what is left of the sum. A sum above 1 would let C grow without end.
+    """
+
+    rounds: int
+    bands: int
+
+    @classmethod
+    def sized(cls, rounds: int, number: int | None) -> InverseFamily:
+        assert number is not None
+        return cls(rounds, number)
+
+    @property
+    def name(self) -> str:
+        return f"inverse:{self.bands}"
+
+    def form(self, parameters: jax.Array) -> SeriesForm:
+        taken = jax.nn.softmax(jnp.append(parameters, 0.0))[:-1]
+        return _inverse_form(jnp.concatenate((jnp.ones(1), -taken)), self.rounds)
+
+    def strategy(self, parameters: FloatArray) -> BandedInverse:
+        logits = np.append(parameters, 0.0)
+        shares = np.exp(logits - logits.max())
+        return BandedInverse(self.rounds, np.concatenate(([1.0], -shares[:-1] / shares.sum())))
+
+    def parameters(self, strategy: Strategy) -> FloatArray:
+        inverse = strategy.inverse_columns(0, 1)[: self.bands, 0]
+        taken = np.maximum(-inverse[1:] / inverse[0], _LEAST)
+        return np.log(taken / max(1 - float(taken.sum()), 1e-6))
+
+    def contained_family(self) -> Family | None:
+        return None
+
+    def simple_members(self) -> list[Strategy]:
+        return [banded_inverse_root(self.rounds, self.bands)]
+
+
+@dataclass(frozen=True)
+class InverseRootFamily(NamedFamily, notation="bifr"):
+    """Banded inverse roots (1 - x)^power: the logit of the power."""
+
+    rounds: int
+    bands: int
+
+    @classmethod
+    def sized(cls, rounds: int, number: int | None) -> InverseRootFamily:
+        assert number is not None
+        return cls(rounds, number)
+
+    @property
+    def name(self) -> str:
+        return f"bifr:{self.bands}"
+
+    def form(self, parameters: jax.Array) -> SeriesForm:
+        steps = jnp.arange(1, self.bands)
+        inverse = jnp.cumprod((steps - 1 - jax.nn.sigmoid(parameters[0])) / steps)
+        return _inverse_form(jnp.concatenate((jnp.ones(1), inverse)), self.rounds)
+
+    def strategy(self, parameters: FloatArray) -> BandedInverse:
+        power = 1 / (1 + np.exp(-parameters[0]))
+        return banded_inverse_root(self.rounds, self.bands, float(np.clip(power, 1e-12, 1 - 1e-12)))
+
+    def parameters(self, strategy: Strategy) -> FloatArray:
+        inverse = strategy.inverse_columns(0, 1)[:2, 0]
+        power = np.clip(-inverse[-1] / inverse[0] if self.rounds > 1 else 0.5, 1e-6, 1 - 1e-6)
+        return np.array([np.log(power / (1 - power))])
+
+    def contained_family(self) -> Family | None:
+        return None
+
+    def simple_members(self) -> list[Strategy]:
+        return [banded_inverse_root(self.rounds, self.bands)]
+
+
+def _inverse_form(inverse: jax.Array, rounds: int) -> SeriesForm:
+    """C as a differentiable value, from the bands of its inverse."""
+    return SeriesForm(inverse_series(jnp.pad(inverse, (0, rounds - inverse.shape[0]))))
+
 
 @dataclass(frozen=True)
 class ScaledFamily(Family):
     """T diag(w): the parameters of T, then the logarithms of w. Written T+scale."""
 
-    inner: BltFamily | ToeplitzFamily
+    inner: BltFamily | ToeplitzFamily | InverseFamily
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
@@ -234,6 +341,10 @@ class BandedFamily(NamedFamily, notation="banded"):
     def columns_are_free(self) -> bool:
         return True
 
+    @property
+    def most_columns(self) -> int:
+        return self.rounds
+
     def form(self, parameters: jax.Array) -> MatrixForm:
         live = jnp.arange(self.bands)[:, None] + jnp.arange(self.rounds) < self.rounds
         bands = jnp.where(live, jnp.exp(parameters.reshape(self.bands, self.rounds)), 0.0)
@@ -274,6 +385,10 @@ class DenseFamily(NamedFamily, notation="dense"):
     def columns_are_free(self) -> bool:
         return True
 
+    @property
+    def most_columns(self) -> int:
+        return self.rounds
+
     def form(self, parameters: jax.Array) -> MatrixForm:
         return MatrixForm(jnp.tril(jnp.exp(parameters.reshape(self.rounds, self.rounds))))
 
@@ -301,5 +416,5 @@ def parse_family(text: str, rounds: int) -> Family:
     family = FAMILIES[spec.name].sized(rounds, spec.number)
     if not spec.scaled:
         return family
-    assert isinstance(family, BltFamily | ToeplitzFamily)
+    assert isinstance(family, BltFamily | ToeplitzFamily | InverseFamily)
     return ScaledFamily(family)

@@ -11,10 +11,13 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from scipy.fft import next_fast_len
 
 from galton.optimization.series import inverse_series, product
 from galton.workloads import Training, Workload
 
+_LONG = 2048
+"""From so many rounds on a Toeplitz error is found by FFT, which is quicker than round by round."""
 _ROWS_KEPT = 64
 """One row of C^-1 in this many is kept for the backward pass."""
 
@@ -27,6 +30,14 @@ class Form(ABC):
     @abstractmethod
     def modes(self, bins: int) -> jax.Array:
         """Returns the (rounds, bins) matrix of modes (docs/math.md, section 1)."""
+
+    def combined_modes(self, counts: jax.Array) -> jax.Array:
+        """Returns M c for rows c of counts, one number for each bin: (rows, rounds)."""
+        return counts @ self.modes(counts.shape[1]).T
+
+    def largest_energy(self, bins: int) -> jax.Array:
+        """Returns the largest squared norm of a mode."""
+        return jnp.square(self.modes(bins)).sum(axis=0).max()
 
     def epoch_blocks(self, bins: int) -> jax.Array:
         """Returns C as (epochs, 2 bins + 1, bins): rows of the epoch, rows of the next, and the tail (section 10)."""
@@ -68,13 +79,34 @@ class SeriesForm(Form):
         extra = epochs * bins - self.rounds
         series = jnp.pad(self.series, (0, extra))
         if self.weights is None:
-            first = jnp.cumsum(series.reshape(epochs, bins), axis=0).reshape(-1)
-            return _shifted_columns(first[: self.rounds], bins)
+            return _shifted_columns(self._first_mode(bins), bins)
         blocks = _shifted_columns(series, bins).reshape(epochs, bins, bins)
         weights = jnp.pad(self.weights, (0, extra)).reshape(epochs, bins)
         back = jnp.arange(epochs)[:, None] - jnp.arange(epochs)
         shifted = jnp.where(back < 0, 0.0, weights.T[:, jnp.maximum(back, 0)])
         return jnp.einsum("irk,kui->rui", shifted, blocks).reshape(epochs * bins, bins)[: self.rounds]
+
+    def _first_mode(self, bins: int) -> jax.Array:
+        """The mode of bin 0 of a C without weights; those of other bins are shifted."""
+        epochs = -(-self.rounds // bins)
+        padded = jnp.pad(self.series, (0, epochs * bins - self.rounds))
+        return jnp.cumsum(padded.reshape(epochs, bins), axis=0).reshape(-1)[: self.rounds]
+
+    def combined_modes(self, counts: jax.Array) -> jax.Array:
+        bins = counts.shape[1]
+        if self.weights is None:
+            kernel, spread = self._first_mode(bins), counts
+        else:
+            epochs = -(-self.rounds // bins)
+            kernel, spread = self.series, jnp.tile(counts, (1, epochs))[:, : self.rounds] * self.weights
+        size = next_fast_len(self.rounds + spread.shape[1], real=True)
+        product = jnp.fft.rfft(spread, size) * jnp.fft.rfft(kernel, size)
+        return jnp.fft.irfft(product, size)[:, : self.rounds]
+
+    def largest_energy(self, bins: int) -> jax.Array:
+        if self.weights is None:
+            return jnp.square(self._first_mode(bins)).sum()
+        return super().largest_energy(bins)
 
     def row_variances(self, workload: Workload) -> jax.Array:
         inverse = inverse_series(self.series)
@@ -105,6 +137,8 @@ class BufferForm(SeriesForm):
 
     def row_variances(self, workload: Workload) -> jax.Array:
         if not isinstance(workload, Training) or self.decay is None or self.scale is None:
+            return super().row_variances(workload)
+        if self.weights is None and workload.is_toeplitz and self.rounds > _LONG:
             return super().row_variances(workload)
         return _buffer_row_variances(self.decay, self.scale, self.weights, workload, self.rounds)
 

@@ -13,17 +13,34 @@ import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Guarantee
+from galton.many_bins import pair_of_bins
 from galton.optimization.forms import Form
 from galton.optimization.noise_level import ESTIMATORS, GramLevel, NoiseLevel
 from galton.optimization.pattern_level import PatternLevel, reach_of
 from galton.optimization.separated_level import SeparatedLevel
-from galton.pair import DominatingPair, Pair, dominating_pair, groups_for
+from galton.pair import DominatingPair, Pair
 from galton.redrawn import RedrawnPair, redrawn_pair
 from galton.separated import SeparatedPair, named_separation, separated_pair
 from galton.strategies.base import Strategy
 
 MOST_MODES = 512
 """With more bins than this the optimiser averages neighbouring modes; the accountant never does."""
+AVERAGES = 64
+"""So many averages at most, fewer where they would take too much memory."""
+_MOST_ENTRIES = 1 << 23
+
+
+def _averaged(rounds: int) -> int:
+    return max(32, min(AVERAGES, _MOST_ENTRIES // rounds))
+
+
+def _groups(bins: int, groups: int) -> tuple[FloatArray, FloatArray]:
+    """Rows of counts: the averages of groups of neighbouring bins, and the bins in their middles."""
+    averages, middles = np.zeros((groups, bins)), np.zeros((groups, bins))
+    for index, group in enumerate(np.array_split(np.arange(bins), groups)):
+        averages[index, group] = 1 / len(group)
+        middles[index, group[len(group) // 2]] = 1.0
+    return averages, middles
 
 
 class Participation(ABC):
@@ -77,17 +94,14 @@ class OneDraw(Participation):
     samples: ClassVar[int] = 1 << 12
 
     def statistic(self, form: Form, bins: int) -> jax.Array:
-        modes = form.modes(bins)
         if bins <= MOST_MODES:
+            modes = form.modes(bins)
             return modes.T @ modes
-        groups = np.array_split(np.arange(bins), MOST_MODES)
-        average = np.zeros((bins, MOST_MODES))
-        for index, group in enumerate(groups):
-            average[group, index] = 1 / len(group)
-        merged = modes @ average
-        diagonal = jnp.square(modes).sum(axis=0) @ average
-        gram = merged.T @ merged
-        return gram + jnp.diag(diagonal - gram.diagonal())
+        averages, middles = _groups(bins, _averaged(form.rounds))
+        merged = form.combined_modes(jnp.asarray(averages))
+        gram = merged @ merged.T
+        single = jnp.square(form.combined_modes(jnp.asarray(middles))).sum(axis=1)
+        return gram + jnp.diag((single - gram.diagonal()) * len(averages) / bins)
 
     def level(
         self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, estimator: str, samples: int, seed: int
@@ -98,7 +112,7 @@ class OneDraw(Participation):
         return math.sqrt(float(statistic.diagonal().max()))
 
     def pair(self, strategy: Strategy, bins: int) -> DominatingPair:
-        return dominating_pair(strategy, bins, merge=groups_for(bins))
+        return pair_of_bins(strategy, bins)
 
 
 class Redrawn(Participation):

@@ -83,7 +83,7 @@ def _freeze(pair: RedrawnPair, direction: Direction, epsilon: float, samples: in
     if direction is Direction.NOISE_FIRST:
         space = mean_half_space(pair, epsilon)
         shift = max(0.0, -space.usual_depth)
-        blocks = [_shifted_noise(key, jnp.asarray(space.along), shift, size) for key in keys]
+        blocks = [shifted_noise(key, jnp.asarray(space.along), shift, size) for key in keys]
         return Frozen(direction, _noise_first_values, (), blocks, size * count)
     order = usual_order(pair, epsilon)
     factors, reach = attraction(pair.reach, 1.0), pair.reach
@@ -97,7 +97,7 @@ def _freeze(pair: RedrawnPair, direction: Direction, epsilon: float, samples: in
 
 
 @partial(jax.jit, static_argnames=("size",))
-def _shifted_noise(key: jax.Array, along: jax.Array, shift: float, size: int) -> tuple[jax.Array, jax.Array]:
+def shifted_noise(key: jax.Array, along: jax.Array, shift: float, size: int) -> tuple[jax.Array, jax.Array]:
     """Noise moved against the average mode of the design, and its weight."""
     epochs, bins = along.shape
     normals = jax.random.normal(key, (epochs, size, bins), _REAL)

@@ -13,7 +13,7 @@ import numpy as np
 from galton.errors import FloatArray
 from galton.guarantee import Direction, Guarantee
 from galton.optimization.noise_level import Frozen, NoiseLevel
-from galton.optimization.pattern_level import BLOCK_NORMALS, reach_of
+from galton.optimization.pattern_level import BLOCK_NORMALS, reach_of, shifted_noise
 from galton.sampling.base import chunk_key
 from galton.sampling.patterns import to_columns, to_rows
 from galton.sampling.renewal import Renewal, log_mean_renewal, renewal
@@ -73,22 +73,13 @@ def _freeze(pair: SeparatedPair, direction: Direction, epsilon: float, samples: 
     if direction is Direction.NOISE_FIRST:
         space = model.half_space(epsilon)
         shift = max(0.0, -space.usual_depth)
-        noise = [_shifted_noise(key, jnp.asarray(space.along), shift, size) for key in keys]
+        noise = [shifted_noise(key, jnp.asarray(space.along), shift, size) for key in keys]
         return Frozen(direction, _noise_first_values, 0, noise, size * count)
     order, factors, prior = usual_order(pair, epsilon), attraction(pair.reach, 1.0), renewal(pair)
     unit = (jnp.asarray(pair.reach.own), jnp.asarray(pair.reach.following), jnp.asarray(pair.reach.energies))
     offsets = offset_blocks(pair, order)
     tuples = [_tuples(key, factors, prior, offsets, unit, order, size) for key in keys]
     return Frozen(direction, _mixture_first_values, order, tuples, size * count)
-
-
-@partial(jax.jit, static_argnames=("size",))
-def _shifted_noise(key: jax.Array, along: jax.Array, shift: float, size: int) -> tuple[jax.Array, jax.Array]:
-    """Noise moved against the average mode of the design, and its weight."""
-    blocks, separation = along.shape
-    normals = jax.random.normal(key, (blocks, size, separation), _REAL)
-    current = jnp.einsum("enk,ek->n", normals, along.astype(_REAL)).astype(jnp.float64)
-    return normals - (shift * along[:, None]).astype(_REAL), shift * current - shift**2 / 2
 
 
 @partial(jax.jit, static_argnames=("size",))

@@ -94,16 +94,17 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
         if family.bands > 2 * bins:  # the best coefficients dip once per epoch; a start with fewer bands finds that
             starts.append(_optimum(ToeplitzFamily(family.rounds, 2 * bins), bins, workload, objective))
     else:
+        starts.extend(family.simple_members())
         inner = family.contained_family()
-        assert inner is not None
-        starts.append(_optimum(inner, bins, workload, objective))
+        if inner is not None:
+            starts.append(_optimum(inner, bins, workload, objective))
     with wide_jax(), one_blas_thread():
 
         @jax.jit
         def value_and_gradient(parameters: jax.Array) -> tuple[jax.Array, jax.Array]:
             def value(parameters: jax.Array) -> jax.Array:
                 form = _with_equal_norms(family, family.form(parameters), bins)
-                largest = jnp.square(form.modes(bins)).sum(axis=0).max()
+                largest = form.largest_energy(bins)
                 return jnp.log(largest) / 2 + row_error(form.row_variances(workload), objective)
 
             return jax.value_and_grad(value)(parameters)

@@ -13,6 +13,7 @@ from galton.strategies.base import Strategy
 from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
+    from galton.strategies.modes import Modes
     from galton.strategies.streams import InverseStream
 
 
@@ -87,6 +88,12 @@ class ColumnBanded(Strategy):
     def column_norm(self) -> float:
         return float(np.linalg.norm(self.coefficients, axis=0).max())
 
+    def linear_modes(self, bins: int, weights: FloatArray | None = None) -> Modes:
+        from galton.strategies.modes import BandedModes
+
+        columns = np.abs(self.coefficients)
+        return BandedModes(columns if weights is None else columns * weights, self.check_bins(bins))
+
     def stream(self) -> InverseStream:
         from galton.strategies.streams import WindowStream
 
@@ -94,6 +101,12 @@ class ColumnBanded(Strategy):
         for lag in range(self.bands):
             rows[lag:, lag] = self.coefficients[lag, : self.rounds - lag]
         return WindowStream(self.rounds, rows)
+
+    def _leading(self, rounds: int) -> ColumnBanded:
+        kept = self.coefficients[: min(rounds, self.bands), :rounds].copy()
+        for band in range(1, kept.shape[0]):
+            kept[band, rounds - band :] = 0.0  # below the last row
+        return ColumnBanded(kept, self.allow_negative)
 
     def parameters(self) -> dict[str, Any]:
         return {"coefficients": self.coefficients.tolist()}

@@ -12,10 +12,15 @@ from galton.errors import FloatArray, InvalidArgument, check_memory, count
 from galton.workloads import Workload, prefix_sums
 
 if TYPE_CHECKING:
+    from galton.strategies.modes import Modes
     from galton.strategies.streams import InverseStream
 
 BLOCK = 256
 """Columns handled at a time where a whole n x n matrix would take too much memory."""
+
+
+_FEW_BINS = 512
+"""Up to so many bins the Gram matrix is small."""
 
 
 class Strategy(ABC):
@@ -98,6 +103,27 @@ class Strategy(ABC):
           The strategy.
         """
 
+    def prefix(self, rounds: int) -> Strategy:
+        """Returns C of the first rounds of the run alone: its leading block (docs/math.md, section 15).
+
+        Args:
+          rounds: how many, at most all.
+
+        Returns:
+          A strategy of so many rounds; their noise is that of the first rounds of this one.
+
+        Example:
+          >>> from galton import square_root
+          >>> square_root(8).prefix(3).rounds
+          3
+        """
+        if count("rounds", rounds) > self.rounds:
+            raise InvalidArgument("rounds", rounds, f"must be at most those of the strategy, {self.rounds}")
+        return self if rounds == self.rounds else self._leading(rounds)
+
+    def _leading(self, rounds: int) -> Strategy:
+        raise InvalidArgument("strategy", self.kind, "does not say what its first rounds are by themselves")
+
     def matrix(self) -> FloatArray:
         """Returns C as a dense matrix."""
         return self.columns(0, self.rounds)
@@ -131,6 +157,15 @@ class Strategy(ABC):
         modes = self.modes(bins)
         return modes.T @ modes
 
+    def linear_modes(self, bins: int, weights: FloatArray | None = None) -> Modes | None:
+        """Returns the modes of |C| diag(weights) as a linear map, where C has the structure for it; else None.
+
+        Args:
+          bins: batches per epoch.
+          weights: a positive number for every round; None for ones.
+        """
+        return None
+
     def sensitivity(self, bins: int) -> float:
         """Returns max_i ||m_i||: how far an example of norm 1 moves C x over the whole run.
 
@@ -142,6 +177,10 @@ class Strategy(ABC):
           >>> identity(8).sensitivity(bins=2)  # each example takes part in four rounds
           2.0
         """
+        modes = self.linear_modes(bins) if bins > _FEW_BINS else None
+        with np.errstate(all="ignore"):  # what overflows is not moderate
+            if modes is not None and modes.moderate:
+                return modes.sensitivity
         return float(np.sqrt(self.gram(bins).diagonal().max()))
 
     def column_norm(self) -> float:

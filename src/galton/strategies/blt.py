@@ -96,6 +96,9 @@ class Blt(ToeplitzLike):
 
         return BufferStream(self.rounds, self.decay, self.scale)
 
+    def _leading(self, rounds: int) -> Blt:
+        return Blt(rounds, self.decay, self.scale, self.allow_negative)
+
     def parameters(self) -> dict[str, Any]:
         return {"decay": self.decay.tolist(), "scale": self.scale.tolist()}
 

@@ -8,6 +8,7 @@ from typing import Any
 from galton import files
 from galton.errors import GaltonError, InvalidArgument, InvalidFile, count_rounds
 from galton.strategies.banded import ColumnBanded
+from galton.strategies.banded_inverse import BandedInverse
 from galton.strategies.base import Strategy
 from galton.strategies.blt import Blt
 from galton.strategies.dense import Dense
@@ -16,7 +17,9 @@ from galton.strategies.toeplitz import Toeplitz
 from galton.strategies.tree import Tree
 from galton.typechecking import typechecked
 
-KINDS: dict[str, type[Strategy]] = {cls.kind: cls for cls in (Toeplitz, Blt, Scaled, ColumnBanded, Dense, Tree)}
+KINDS: dict[str, type[Strategy]] = {
+    cls.kind: cls for cls in (Toeplitz, Blt, BandedInverse, Scaled, ColumnBanded, Dense, Tree)
+}
 FORMAT = "galton-strategy"
 VERSION = 1
 

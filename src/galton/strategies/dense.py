@@ -74,6 +74,9 @@ class Dense(Strategy):
             rows[row, : row + 1] = self.entries[row, row::-1]
         return WindowStream(self.rounds, rows)
 
+    def _leading(self, rounds: int) -> Dense:
+        return Dense(self.entries[:rounds, :rounds], self.allow_negative)
+
     def parameters(self) -> dict[str, Any]:
         return {"rows": [self.entries[row, : row + 1].tolist() for row in range(self.rounds)]}
 

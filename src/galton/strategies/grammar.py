@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from galton.errors import InvalidArgument
+from galton.strategies.banded_inverse import banded_inverse_root
 from galton.strategies.base import Strategy
 from galton.strategies.toeplitz import identity, square_root
 from galton.strategies.tree import Tree
@@ -110,6 +111,13 @@ NOTATIONS = (
         Number("W", "bands", optional=True),
         build=square_root,
     ),
+    Notation(
+        "bisr",
+        Source.FORMULA,
+        "banded inverse square root: W bands of the inverse of sqrt",
+        Number("W", "bands of the inverse"),
+        build=lambda rounds, bands: banded_inverse_root(rounds, bands or 1),
+    ),
     Notation("tree", Source.FORMULA, "binary tree: DP-FTRL", build=lambda rounds, _: Tree(rounds)),
     Notation("bandmf", Source.CLASSICAL, "W Toeplitz bands, optimised without amplification", Number("W", "bands")),
     Notation("bandmf", Source.COMPARISON, "the same with the best number of bands"),
@@ -123,6 +131,19 @@ NOTATIONS = (
         "any Toeplitz C, or W bands of one",
         Number("W", "bands", optional=True),
         scalable=True,
+    ),
+    Notation(
+        "inverse",
+        Source.FAMILY,
+        "any Toeplitz C whose inverse has W bands (W = 2: lambda-CGD)",
+        Number("W", "bands of the inverse"),
+        scalable=True,
+    ),
+    Notation(
+        "bifr",
+        Source.FAMILY,
+        "banded inverse root of the best power, W bands of the inverse",
+        Number("W", "bands of the inverse"),
     ),
     Notation("banded", Source.FAMILY, "W bands that change from column to column", Number("W", "bands")),
     Notation("dense", Source.FAMILY, "any lower-triangular C", most_rounds=1024),

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from galton.errors import FloatArray, InvalidArgument, array
 from galton.strategies.base import Strategy
+from galton.strategies.blt import Blt
 from galton.typechecking import typechecked
+from galton.workloads import Training, Workload
 
 if TYPE_CHECKING:
+    from galton.strategies.modes import Modes
     from galton.strategies.streams import InverseStream
 
 
@@ -70,10 +74,43 @@ class Scaled(Strategy):
     def inverse_columns(self, start: int, stop: int) -> FloatArray:
         return self.inner.inverse_columns(start, stop) / self.weights[:, None]
 
+    def row_errors(self, workload: Workload | None = None) -> FloatArray:
+        """Returns the standard deviation of every entry of A C^-1 z for unit noise z.
+
+        For a BLT round by round, from the covariance of its buffers: O(rounds buffers^2).
+
+        Args:
+          workload: A; default prefix sums.
+        """
+        workload = self.check_workload(workload)
+        if not isinstance(self.inner, Blt) or not isinstance(workload, Training):
+            return super().row_errors(workload)
+        size, momentum = self.inner.buffers, workload.momentum
+        rates = np.ones(self.rounds) if workload.learning_rates is None else np.asarray(workload.learning_rates)
+        noise = np.concatenate((-self.inner.scale, np.zeros(2)))  # of the state: buffers, moving average, running sum
+        step = np.diag(np.concatenate((self.inner.decay, [momentum, 1.0])))
+        into, covariance = np.ones(size + 2), np.zeros((size + 2, size + 2))
+        variances = np.empty(self.rounds)
+        with np.errstate(all="ignore"):  # what overflows is refused below
+            for index, (weight, rate) in enumerate(zip(self.weights, rates, strict=True)):
+                into[size:] = 1 / weight, rate / weight
+                step[size + 1, size] = rate * momentum
+                moved = step + into[:, None] * noise
+                covariance = moved @ covariance @ moved.T + into[:, None] * into
+                variances[index] = covariance[-1, -1]
+            errors = np.sqrt(variances)
+        return self.check_errors(errors)
+
+    def linear_modes(self, bins: int, weights: FloatArray | None = None) -> Modes | None:
+        return self.inner.linear_modes(bins, self.weights if weights is None else self.weights * weights)
+
     def stream(self) -> InverseStream:
         from galton.strategies.streams import ScaledStream
 
         return ScaledStream(self.inner.stream(), self.weights)
+
+    def _leading(self, rounds: int) -> Scaled:
+        return Scaled(self.inner.prefix(rounds), self.weights[:rounds])
 
     def parameters(self) -> dict[str, Any]:
         return {"inner": self.inner.to_json(), "weights": self.weights.tolist()}

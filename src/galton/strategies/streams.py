@@ -113,6 +113,35 @@ class WindowStream:
 
 
 @dataclass(frozen=True, eq=False)
+class FilterStream:
+    """x_t = sum_{k<W} r_k z_{t-k}, the stream of a banded inverse: a ring of the last W-1 fresh vectors."""
+
+    rounds: int
+    coefficients: FloatArray
+    draws: int = 1
+
+    @property
+    def memory(self) -> int:
+        return self.coefficients.size - 1
+
+    @property
+    def operations(self) -> int:
+        return self.coefficients.size
+
+    def init(self, shape: Shape, dtype: DTypeLike = jnp.float32) -> StreamState:
+        return _initial_state(self.memory, shape, dtype)
+
+    def next(self, z: jax.Array, state: StreamState) -> tuple[jax.Array, StreamState]:
+        row, inside = jnp.asarray(self.coefficients, z.dtype), state.round < self.rounds
+        if not self.memory:
+            return _nan_after_run(inside, lambda: row[0] * z[0]), StreamState(state.round + 1, state.buffers)
+        lags = (state.round - 1 - jnp.arange(self.memory)) % self.memory + 1
+        x = _nan_after_run(inside, lambda: row[0] * z[0] + _weighted_sum(row[lags], state.buffers))
+        buffers = jax.lax.dynamic_update_index_in_dim(state.buffers, z[0], state.round % self.memory, 0)
+        return x, StreamState(state.round + 1, buffers)
+
+
+@dataclass(frozen=True, eq=False)
 class BufferStream:
     """The stream of a BLT: x = z - scale . S, then S <- decay * S + x."""
 

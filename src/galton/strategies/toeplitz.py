@@ -16,6 +16,7 @@ from galton.typechecking import typechecked
 from galton.workloads import Workload
 
 if TYPE_CHECKING:
+    from galton.strategies.modes import Modes
     from galton.strategies.streams import InverseStream
 
 
@@ -54,8 +55,12 @@ class ToeplitzLike(Strategy):
     def inverse_columns(self, start: int, stop: int) -> FloatArray:
         return _shifted_columns(self.inverse_series, start, stop)
 
-    def _first_mode(self, bins: int) -> FloatArray:
-        """Mode of bin 0: s[t] = c[t] + s[t - bins]. The mode of bin i is s shifted down by i."""
+    def first_mode(self, bins: int) -> FloatArray:
+        """Returns the mode of bin 0: s[t] = |c[t]| + s[t - bins]. The mode of bin i is s shifted down by i.
+
+        Args:
+          bins: batches per epoch.
+        """
         mode = np.abs(self.full_series)
         for start in range(bins, self.rounds, bins):
             stop = min(start + bins, self.rounds)
@@ -63,7 +68,7 @@ class ToeplitzLike(Strategy):
         return mode
 
     def modes(self, bins: int) -> FloatArray:
-        return _shifted_columns(self._first_mode(self.check_bins(bins)), 0, bins)
+        return _shifted_columns(self.first_mode(self.check_bins(bins)), 0, bins)
 
     def gram(self, bins: int) -> FloatArray:
         """O(n * bins) time and O(n + bins^2) memory: G[i, i+l] = sum_{u < n-i-l} s[u] s[u+l].
@@ -74,7 +79,7 @@ class ToeplitzLike(Strategy):
         Returns:
           The Gram matrix of the modes, of shape (bins, bins), for noise of standard deviation 1.
         """
-        mode = self._first_mode(self.check_bins(bins))
+        mode = self.first_mode(self.check_bins(bins))
         common = self.rounds - bins + 1
         result = np.empty((bins, bins))
         for lag in range(bins):
@@ -84,8 +89,16 @@ class ToeplitzLike(Strategy):
             result[upper, upper + lag] = result[upper + lag, upper] = sums[::-1]
         return result
 
+    def linear_modes(self, bins: int, weights: FloatArray | None = None) -> Modes:
+        from galton.strategies.modes import ShiftedModes
+
+        if weights is None:
+            return ShiftedModes(self.first_mode(self.check_bins(bins)), np.ones((1, bins)))
+        padded = np.pad(weights, (0, -self.rounds % self.check_bins(bins)))
+        return ShiftedModes(np.abs(self.full_series), padded.reshape(-1, bins))
+
     def sensitivity(self, bins: int) -> float:
-        return float(np.linalg.norm(self._first_mode(self.check_bins(bins))))
+        return float(np.linalg.norm(self.first_mode(self.check_bins(bins))))
 
     def column_norm(self) -> float:
         return float(np.linalg.norm(self.series))
@@ -98,6 +111,17 @@ class ToeplitzLike(Strategy):
             first = workload.apply(self.inverse_series[:, None])[:, 0]
             errors = np.sqrt(np.cumsum(np.square(first)))
         return self.check_errors(errors)
+
+
+def first_column(rounds: int, coefficients: ArrayLike) -> FloatArray:
+    """Returns the coefficients of a lower-triangular Toeplitz matrix that can be inverted, at most one per round."""
+    values = array("coefficients", coefficients, 1)
+    rounds = count_rounds(rounds)
+    if values.size > rounds:
+        raise InvalidArgument("coefficients", values.size, f"must be at most one per round, {rounds}")
+    if not values[0] > 0:
+        raise InvalidArgument("coefficients[0]", float(values[0]), "the diagonal must be positive")
+    return values
 
 
 def _shifted_columns(series: FloatArray, start: int, stop: int) -> FloatArray:
@@ -129,14 +153,9 @@ class Toeplitz(ToeplitzLike):
     allow_negative: bool = False
 
     def __init__(self, rounds: int, coefficients: ArrayLike, allow_negative: bool = False) -> None:
-        values = array("coefficients", coefficients, 1)
-        rounds = count_rounds(rounds)
-        if values.size > rounds:
-            raise InvalidArgument("coefficients", values.size, f"must be at most one per round, {rounds}")
-        if not values[0] > 0:
-            raise InvalidArgument("coefficients[0]", float(values[0]), "the diagonal must be positive")
+        values = first_column(rounds, coefficients)
         sign_allowed("coefficients", values, allow_negative)
-        object.__setattr__(self, "rounds", rounds)
+        object.__setattr__(self, "rounds", count_rounds(rounds))
         object.__setattr__(self, "coefficients", values)
         object.__setattr__(self, "allow_negative", allow_negative)
 
@@ -153,6 +172,9 @@ class Toeplitz(ToeplitzLike):
         from galton.strategies.streams import WindowStream
 
         return WindowStream(self.rounds, self.coefficients[None, :])
+
+    def _leading(self, rounds: int) -> Toeplitz:
+        return Toeplitz(rounds, self.coefficients[:rounds], self.allow_negative)
 
     def parameters(self) -> dict[str, Any]:
         return {"coefficients": self.coefficients.tolist()}

@@ -112,6 +112,11 @@ class Tree(Strategy):
             raise InvalidArgument("decoder", self.decoder, "has no stream: it uses later nodes; take honaker")
         return TreeStream(self.rounds, self.height)
 
+    def _leading(self, rounds: int) -> Tree:
+        if self.decoder != "honaker":
+            raise InvalidArgument("decoder", self.decoder, "has no prefix: it uses later nodes; take honaker")
+        return Tree(rounds, self.decoder)
+
     def parameters(self) -> dict[str, Any]:
         return {"decoder": self.decoder}
 
