@@ -1,9 +1,15 @@
-"""Many bins: a certificate at 1,000, a rigorous upper bound at 10,000 by merging, and what merging costs."""
+"""Many bins: certificates without a matrix of bins times bins, their exponent, and the Gram matrix beside them.
+
+Every certificate has a process of its own, so that its memory is its own. Processor time is measured besides wall time.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,10 +19,24 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("GALTON_STATE", tempfile.mkdtemp())
 
+import numpy as np
+
 import galton
-from benchmarks.common import markdown, write
-from galton.accounting.merging import merge_loss
-from galton.pair import groups_for
+from benchmarks.common import RESULTS, markdown, write
+from galton import plots
+from galton.accounting.quick import quick_multiplier
+from galton.many_bins import many_bins_pair
+
+EPSILON, DELTA = 1.0, 1e-5
+CURVE = [(128 << (2 * step), 4) for step in range(6)]
+"""Bins and epochs: 128 to 131,072 bins."""
+GOALS = [(10_000, 4), (100_000, 4), (1_000_000, 1)]
+TAU, ROUGH_TAU = 1.05, 1.25
+"""Room for the certificate, as a factor of delta; more of it, and fewer samples, for a million bins."""
+LARGE = 32_768
+"""From so many bins on exponents are fitted."""
+BOTH = 512
+"""Up to so many bins the Gram matrix is measured too."""
 
 
 def peak_gigabytes() -> float:
@@ -25,26 +45,47 @@ def peak_gigabytes() -> float:
     return int(peak[1]) / 1e6 if peak else 0.0
 
 
-def certificate(name: str, strategy: galton.Strategy, bins: int, multiplier: float) -> dict[str, Any]:
-    """Certifies (1, 1e-5)-DP at a calibrated noise multiplier, and tells time and memory."""
-    epsilon, delta = 1.0, 1e-5
-    start = time.perf_counter()
-    pair = galton.dominating_pair(strategy, bins, 1.0, groups_for(bins))
-    prepared = time.perf_counter() - start
-    proof = galton.certify(pair.at(multiplier), epsilon, delta)
+def certificate(bins: int, epochs: int, way: str, multiplier: float | None) -> dict[str, Any]:
+    """Certifies (1, 1e-5)-DP for the square root at a noise multiplier, which is calibrated first if there is none."""
+    strategy = galton.square_root(bins * epochs)
+    pair = many_bins_pair(strategy, bins) if way == "many" else galton.dominating_pair(strategy, bins)
+    claim = galton.Guarantee(EPSILON, DELTA)
+    begun, busy = time.perf_counter(), time.process_time()
+    if multiplier is None:
+        room = TAU if bins < 1_000_000 else ROUGH_TAU
+        multiplier, _ = quick_multiplier(pair, claim.with_delta(DELTA / room), galton.Options(seed=1), 1)
+    calibrated, calibrated_busy = time.perf_counter() - begun, time.process_time() - busy
+    busy = time.process_time()
+    proof = galton.certify(pair.at(multiplier), claim, options=galton.Options(seed=2))
     return {
-        "what": f"{name}, {bins} bins, {strategy.rounds // bins} epochs, epsilon {epsilon:g}, delta {delta:g}",
-        "modes": pair.modes,
+        "bins": bins,
+        "epochs": epochs,
+        "way": way,
         "noise_multiplier": multiplier,
         "accepted": proof.accepted,
         "samples": proof.samples,
-        "seconds_gram": prepared,
+        "seconds_calibrate": calibrated,
+        "processor_seconds_calibrate": calibrated_busy,
         "seconds_certify": proof.seconds,
-        "merge_loss": merge_loss(strategy, pair.at(multiplier), epsilon, galton.Adjacency.ADD_OR_REMOVE)
-        if pair.merged > 1
-        else None,
+        "processor_seconds_certify": time.process_time() - busy,
         "peak_gigabytes": peak_gigabytes(),
     }
+
+
+def apart(bins: int, epochs: int, way: str = "many", multiplier: float | None = None) -> dict[str, Any]:
+    """The same in a process of its own."""
+    asked = json.dumps([bins, epochs, way, multiplier])
+    done = subprocess.run([sys.executable, __file__, asked], capture_output=True, text=True, check=True)
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(row, flush=True)
+    return row
+
+
+def exponent(rows: list[dict[str, Any]], field: str) -> float:
+    """Slope of a field against bins, both in logarithms, where fixed costs (6 s of compiling, 0.4 GB) count little."""
+    large = [row for row in rows if row["bins"] >= LARGE]
+    slope = np.polyfit([math.log(row["bins"]) for row in large], [math.log(row[field]) for row in large], 1)[0]
+    return float(slope)
 
 
 def losses() -> list[dict[str, Any]]:
@@ -65,44 +106,82 @@ def losses() -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    """Measures and writes results/many_bins.{json,md}."""
-    rows = []
-    for name, make, bins, multiplier in (  # multipliers by `calibrate` with tau = 1.25
-        ("100 bands", lambda rounds: galton.square_root(rounds, 100), 1000, 0.9745),
-        ("full square root", galton.square_root, 1000, 2.637),
-        ("full square root", galton.square_root, 10_000, 2.479),
-    ):
-        rows.append(certificate(name, make(4 * bins), bins, multiplier))
-        print(rows[-1], flush=True)
-    factors = losses()
-    write("many_bins", rows, merging_at_128_bins=factors)
-    body = [
-        [
-            row["what"],
-            str(row["modes"]),
-            "yes" if row["accepted"] else "no",
-            f"{row['samples']:,}",
-            f"{row['seconds_gram']:.1f}",
-            f"{row['seconds_certify']:.1f}",
-            f"{row['merge_loss']:.3f}" if row["merge_loss"] else "-",
-            f"{row['peak_gigabytes']:.1f}",
-        ]
-        for row in rows
-    ]
-    header = [
-        "mechanism",
-        "modes",
-        "accepted",
-        "samples",
-        "Gram, s",
-        "certify, s",
-        "loss, estimated",
-        "GB",
-    ]
+def table(rows: list[dict[str, Any]]) -> None:
+    """Writes results/many_bins.md: one row a certificate, and the ratio where both ways ran."""
+    gram = {row["bins"]: row for row in rows if row["way"] == "gram"}
+    body = []
+    for row in rows:
+        both = gram.get(row["bins"]) if row["way"] == "many" else None
+        ratio = both["processor_seconds_certify"] / row["processor_seconds_certify"] if both else None
+        body.append(
+            [
+                f"{row['bins']:,} x {row['epochs']}",
+                "Gram matrix" if row["way"] == "gram" else "no matrix",
+                f"{row['noise_multiplier']:.4f}",
+                "yes" if row["accepted"] else "no",
+                f"{row['samples']:,}",
+                f"{row['processor_seconds_calibrate']:.1f}",
+                f"{row['processor_seconds_certify']:.1f}",
+                f"{row['seconds_certify']:.1f}",
+                f"{row['peak_gigabytes']:.2f}",
+                f"{ratio:.1f}" if ratio else "-",
+            ]
+        )
+    header = ["bins x epochs", "way", "noise", "accepted", "samples", "quick noise, s CPU"]
+    header += ["certify, s CPU", "certify, s", "GB", "Gram / this, CPU"]
     markdown("many_bins", header, body)
-    body = [[row["strategy"], *(f"{value:.3f}" for value in row["factors"])] for row in factors]
+
+
+def picture(rows: list[dict[str, Any]], exponents: dict[str, float]) -> None:
+    """Writes results/many_bins.png: processor time and memory against bins, both in logarithms."""
+    drawing, axes = plots.pyplot().subplots(figsize=(7, 4.2), layout="constrained")
+    for way, name, marker in (("many", "without a matrix", "o"), ("gram", "Gram matrix", "s")):
+        some = [row for row in rows if row["way"] == way and (row["bins"], row["epochs"]) in CURVE]
+        bins = [row["bins"] for row in some]
+        times = [row["processor_seconds_certify"] for row in some]
+        axes.loglog(bins, times, marker=marker, label=f"certificate, {name}: s CPU")
+        if way == "many":
+            axes.loglog(bins, [row["peak_gigabytes"] for row in some], marker="^", label=f"{name}: GB")
+    axes.set_xlabel("bins (4 epochs)")
+    axes.set_title(f"exponent of time from {LARGE:,} bins on: {exponents['processor_seconds_certify']:.2f}")
+    axes.legend()
+    plots.save(drawing, RESULTS / "many_bins.png")
+
+
+def certificates() -> None:
+    """Measures and writes results/many_bins.{json,md,png}."""
+    rows = []
+    for bins, epochs in CURVE + GOALS:
+        rows.append(apart(bins, epochs))
+        if bins <= BOTH:
+            rows.append(apart(bins, epochs, "gram", rows[-1]["noise_multiplier"]))
+    curve = [row for row in rows if row["way"] == "many" and (row["bins"], row["epochs"]) in CURVE]
+    exponents = {name: exponent(curve, name) for name in ("processor_seconds_certify", "peak_gigabytes")}
+    write("many_bins", rows, exponents=exponents)
+    table(rows)
+    picture(rows, exponents)
+
+
+def merging() -> None:
+    """Measures and writes results/merging.{json,md}."""
+    rows = losses()
+    write("merging", rows)
+    body = [[row["strategy"], *(f"{value:.3f}" for value in row["factors"])] for row in rows]
     markdown("merging", ["C, 128 bins, epsilon 1", "f = 1", "f = 2", "f = 4", "f = 8"], body)
+
+
+PARTS = {"certificates": certificates, "merging": merging}
+
+
+def main() -> None:
+    """Runs the parts named, or all; a list in JSON is one certificate, for the process that it has of its own."""
+    names = sys.argv[1:] or list(PARTS)
+    if names[0].startswith("["):
+        bins, epochs, way, multiplier = json.loads(names[0])
+        print(json.dumps(certificate(bins, epochs, way, multiplier)))
+        return
+    for name in names:
+        PARTS[name]()
 
 
 if __name__ == "__main__":

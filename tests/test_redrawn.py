@@ -364,6 +364,7 @@ def test_a_sampler_keeps_its_bits_on_the_way_to_a_worker() -> None:
 # The accountant.
 
 
+@pytest.mark.slow
 def test_the_accountant_answers_for_redrawn_bins(tmp_path: Path) -> None:
     pair = redrawn_pair(square_root(12, 3), 4)
     calibration = calibrate(pair, 1.0, 1e-3, options=Options(seed=1))
@@ -381,6 +382,7 @@ def test_the_accountant_answers_for_redrawn_bins(tmp_path: Path) -> None:
     assert curve.uppers[0] > curve.uppers[1] > 0.7e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_the_quick_estimator_agrees_near_its_design(direction: Direction) -> None:
     strategy = square_root(24, 6)

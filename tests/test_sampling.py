@@ -211,7 +211,7 @@ def test_memory_does_not_grow_with_the_number_of_samples() -> None:
 
 @pytest.mark.parametrize("direction", list(Direction))
 @pytest.mark.parametrize("make", [plain, sharp])
-@pytest.mark.parametrize(("multiplier", "epsilon"), [(0.9, 3.0), (1.0, 1.0), (3.0, 0.2)])
+@pytest.mark.parametrize(("multiplier", "epsilon"), slow_after(2, [(0.9, 3.0), (3.0, 0.2), (1.0, 1.0)]))
 def test_one_bin_is_the_gaussian_mechanism(
     make: Callable[[Pair, Direction, float], Sampler], direction: Direction, multiplier: float, epsilon: float
 ) -> None:
@@ -224,7 +224,9 @@ def test_one_bin_is_the_gaussian_mechanism(
 
 @pytest.mark.parametrize("direction", list(Direction))
 @pytest.mark.parametrize("make", [plain, sharp])
-@pytest.mark.parametrize(("cross", "multiplier", "epsilon"), [(0.0, 0.7, 1.0), (0.3, 1.0, 0.5), (0.94, 1.5, 0.5)])
+@pytest.mark.parametrize(
+    ("cross", "multiplier", "epsilon"), slow_after(2, [(0.0, 0.7, 1.0), (0.94, 1.5, 0.5), (0.3, 1.0, 0.5)])
+)
 def test_two_bins_by_quadrature(
     make: Callable[[Pair, Direction, float], Sampler],
     direction: Direction,
@@ -352,6 +354,7 @@ def test_sharp_samplers_agree_with_plain_ones_at_128_bins(
     assert abs(quick.delta - estimate) < 5 * math.hypot(quick.relative_error * quick.delta, error)
 
 
+@SLOW
 @settings(max_examples=8)
 @given(
     bins=st.sampled_from([1, 2, 3, 5]),

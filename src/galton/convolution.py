@@ -107,7 +107,7 @@ class _Part:
 class TiltedSum:
     """The sum of independent terms on one grid: several kinds of terms, each so many times.
 
-    Formal guarantee: `upper` is not below, and `lower` not above, what the masses of the terms give, whatever the
+    Formal guarantee: what the masses of the terms give lies within `bracket`, whatever the
     rounding of this arithmetic, if exp and log are right to 1e-13 and the FFT has the error of the standard algorithm
     (Higham, Theorem 24.2, times 4).
 
@@ -125,34 +125,6 @@ class TiltedSum:
             for (term, times), some in zip(parts, kept, strict=True)
         ]
         self._terms = sum(part.times for part in self._parts)
-
-    def upper(self, level: float, payoff: Payoff, most: float = math.inf) -> float:
-        """Returns an upper bound on E f(S - level); infinity where rounding leaves nothing to say.
-
-        Args:
-          level: below which a sum counts nothing.
-          payoff: f on gaps above 0: concave, non-negative, 0 at 0.
-          most: what f does not exceed.
-
-        Returns:
-          The bound.
-        """
-        bracket = self._bracket(level, payoff, most)
-        return math.inf if bracket is None else bracket[1]
-
-    def lower(self, level: float, payoff: Payoff, most: float = math.inf) -> float:
-        """Returns a lower bound on E f(S - level).
-
-        Args:
-          level: below which a sum counts nothing.
-          payoff: f on gaps above 0: concave, non-negative, 0 at 0.
-          most: what f does not exceed.
-
-        Returns:
-          The bound, at least 0.
-        """
-        bracket = self._bracket(level, payoff, most)
-        return 0.0 if bracket is None else bracket[0]
 
     def _moments(self, tilt: float) -> tuple[float, float, float]:
         """log E e^(tilt S) of the sum S, and its mean and variance under the tilt."""
@@ -194,8 +166,17 @@ class TiltedSum:
             far = min(far, (gain + _TAIL) / abs(more))
         return sign * far
 
-    def _bracket(self, level: float, payoff: Payoff, most: float) -> tuple[float, float] | None:
-        """Lower and upper bound on E f(S - level); None where rounding leaves nothing to say."""
+    def bracket(self, level: float, payoff: Payoff, most: float = math.inf) -> tuple[float, float]:
+        """Returns a lower and an upper bound on E f(S - level); 0 and infinity where rounding leaves nothing to say.
+
+        Args:
+          level: below which a sum counts nothing.
+          payoff: f on gaps above 0: concave, non-negative, 0 at 0.
+          most: what f does not exceed.
+
+        Returns:
+          The bounds.
+        """
         tilt = self._tilt_for(level, math.isfinite(most))
         log_scale, _, _ = self._moments(tilt)
         top, bottom = self._reach(tilt, 1), self._reach(tilt, -1)
@@ -226,7 +207,7 @@ class TiltedSum:
         units = 4 * self._terms * (64 + math.log2(size) + 2 * largest) + 64 * (1 + abs(log_front))
         units += 4 * (size + abs(level) / self._interval)
         if log_front > 1 or units * UNIT > 1:
-            return None
+            return 0.0, math.inf
         front, rounding = math.exp(log_front), math.exp(units * UNIT)
         # Beyond the window, and folded into it, is a tilted mass of at most e^-_TAIL on either side.
         beyond = _largest(payoff, most, tilt, float(gaps[-1]) if gaps.size else 0.0)

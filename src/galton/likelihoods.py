@@ -30,6 +30,8 @@ _COARSER = 6
 """How often the grid may be made twice as coarse until the sum fits."""
 _BEYOND = 4e-36
 """Probability that a standard normal is beyond FAR."""
+_HARDLY = 0.01 - FAR
+"""A standard normal is below this with a probability below 2 _BEYOND."""
 _HOPELESS = 1e-30
 """Deltas that no second try is worth."""
 _EXTREME = 600.0
@@ -115,12 +117,13 @@ class _Task:
     def bound(self, upper: float | None) -> float:
         """The upper bound on delta; or, given that, the lower one."""
         # A likelihood above the level settles the sign of what is counted: that part has a closed form, or is 0.
-        reach = (self.log_level + self.mu**2 / 2) / self.mu * (1 + 1e-12) + 1e-12 / self.mu
+        exact = (self.log_level + self.mu**2 / 2) / self.mu
+        reach = exact + 1e-12 * (abs(exact) + 1 / self.mu)
         last = min(reach, FAR + (self.mu if self.rising else 0.0))
         cut = reach <= last
         lower = upper is not None
         outside = self._outside(last, cut, lower)
-        if last <= -FAR:
+        if last <= _HARDLY:  # 2 b _BEYOND covers all normals below that
             return outside
         atoms = self._means(last) if lower else self._ends(last)
         for coarser in range(_COARSER):
@@ -146,6 +149,10 @@ class _Task:
         """Relative error of a likelihood that is computed from its normal."""
         return 16 * UNIT * (2 + self.mu * (self.mu + 2 * FAR) + self.mu**2)
 
+    def _mass_error(self, last: float) -> float:
+        """Relative error of the mass of a cell: that of its quadrature, and of edges that are moved by rounding."""
+        return MASS_ERROR + 4 * UNIT * (2 * FAR + 2 * self.mu) * _CELLS / (last + FAR)
+
     def _cells(self, last: float) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Likelihoods at the edges of cells; masses of the cells; and their means over the lower edges, less 1."""
         edges = np.linspace(-FAR, last, _CELLS + 1)
@@ -163,7 +170,7 @@ class _Task:
         positions, masses, excess = self._cells(last)
         error = self._position_error()
         width = np.expm1(self.mu * np.diff(np.linspace(-FAR, last, _CELLS + 1)))
-        moved = (2 * MASS_ERROR + 4 * error) / width
+        moved = (2 * self._mass_error(last) + 4 * error) / width
         share = np.clip(excess / width + (moved if self.rising else -moved), 0.0, 1.0)
         spread = np.zeros(positions.size)
         spread[1:] += masses * share
@@ -171,15 +178,15 @@ class _Task:
         if self.rising:  # what is below the first edge is moved up to it
             spread[0] += float(ndtr(-FAR))
         points = positions * (1 + error if self.rising else 1 - error)
-        return points, spread * (1 + 2 * MASS_ERROR)
+        return points, spread * (1 + 2 * self._mass_error(last))
 
     def _means(self, last: float) -> tuple[FloatArray, FloatArray]:
         """Points and masses that a likelihood up to `last` dominates: each cell drawn together to its mean."""
         positions, masses, excess = self._cells(last)
-        error = 2 * MASS_ERROR + 4 * self._position_error()
+        error = 2 * self._mass_error(last) + 4 * self._position_error()
         width = positions[1:] / positions[:-1] - 1
         points = positions[:-1] * (1 + np.clip(excess, 0.0, width)) * (1 - error if self.rising else 1 + error)
-        return points, masses * (1 - 2 * MASS_ERROR)
+        return points, masses * (1 - 2 * self._mass_error(last))
 
     def _inside(self, atoms: tuple[FloatArray, FloatArray], coarser: int, upper: float | None) -> float:
         """What is counted where every normal is in reach; a lower bound if `upper` is given."""
@@ -198,9 +205,10 @@ class _Task:
         total = TiltedSum([(term, self.modes)])
         most = math.inf if self.rising else 1.0
         if upper is None:
-            return total.upper(sign * level - rounding, lambda gaps: gaps * factor, most) * (1 + 1e-12) + LOST
+            _, counted = total.bracket(sign * level - rounding, lambda gaps: gaps * factor, most)
+            return counted * (1 + 1e-12) + LOST
         margin, missed = self._margin(interval, upper / factor)
-        counted = total.lower(sign * level + rounding + margin, lambda gaps: gaps * factor, most)
+        counted, _ = total.bracket(sign * level + rounding + margin, lambda gaps: gaps * factor, most)
         return max(0.0, counted * (1 - 1e-12) - missed * factor * (1 + 1e-12))
 
     def _margin(self, interval: float, scale: float) -> tuple[float, float]:

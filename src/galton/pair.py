@@ -193,7 +193,9 @@ def dominating_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0
     count("merge", merge)
     count("bins", bins)
     if bins > MOST_BINS:
-        raise InvalidArgument("bins", bins, f"must be at most {MOST_BINS}: the Gram matrix has bins^2 entries")
+        raise InvalidArgument(
+            "bins", bins, f"must be at most {MOST_BINS}: the Gram matrix has bins^2 entries; many_bins_pair needs none"
+        )
     if merge > 1:
         check_memory("bins", bins, bins**2)
     else:

@@ -143,7 +143,7 @@ def epsilon(
     ceiling = epsilon_upper_bound(pair, delta, adjacency)
     least = pair.mu_lower * adjacency.sides
     floor = gaussian_epsilon(delta, least) * (1 - 1e-6) if least > 0 else 0.0
-    guess = quick_epsilon(pair, delta, ceiling, adjacency, options, seed)
+    guess = quick_epsilon(pair, delta, ceiling, adjacency, seed)
     limits = Interval(0.0, floor, ceiling)
     points: tuple[DirectionPoint, ...] = ()
     samples, name, value_range = 0, "none: the deterministic bound suffices", 0.0
@@ -183,7 +183,12 @@ def _point_at_zero(estimate: DirectionDelta) -> DirectionPoint:
 
 
 def quick_epsilon(
-    pair: DominatingPair, target: float, ceiling: float, adjacency: Adjacency, options: Options, seed: int
+    pair: DominatingPair,
+    target: float,
+    ceiling: float,
+    adjacency: Adjacency,
+    seed: int,
+    blocks: int | None = None,
 ) -> float:
     """Returns a quick estimate of epsilon on frozen draws; 0 if delta(0) seems to be below the target."""
     if ceiling == 0 or delta_upper_bound(pair, 0.0, adjacency) <= target:
@@ -195,7 +200,7 @@ def quick_epsilon(
         return lambda other: max(estimator(pair.noise_multiplier, other).delta for estimator in estimators)
 
     least = 1e-6 * ceiling
-    guess, _ = walk(design, target, ceiling, (least, ceiling), blocks_for(pair))
+    guess, _ = walk(design, target, ceiling, (least, ceiling), blocks or blocks_for(pair))
     return 0.0 if guess <= least else guess
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 from scipy.optimize import brentq
 
@@ -14,6 +15,12 @@ Design = Callable[[float, int, int], Callable[[float], float]]
 
 _TRUST = 1.15
 """How far from its design, as a factor, an estimate on frozen draws is trusted."""
+
+_PRECISION = 1e-5
+"""How close, as a factor, a solution is to that of the frozen draws, whose own error is a hundred times this."""
+
+_ROUGH_PRECISION = 1e-3
+"""The same while the draws are few and will be designed anew."""
 
 
 def walk(
@@ -32,7 +39,8 @@ def walk(
     while step < 60 and final < 3:
         size = blocks if final else 1
         low, high = max(bracket[0], guess / _TRUST), min(bracket[1], guess * _TRUST)
-        before, guess = guess, solve(design(guess, size, step), target, guess, low, max(low, high))
+        precision = _PRECISION if final else _ROUGH_PRECISION
+        before, guess = guess, solve(design(guess, size, step), target, guess, low, max(low, high), precision)
         moved = abs(math.log(guess / before))
         step += 1
         if progress is not None:
@@ -43,21 +51,29 @@ def walk(
     return guess, step
 
 
-def solve(function: Callable[[float], float], target: float, guess: float, least: float, most: float) -> float:
+def solve(
+    function: Callable[[float], float],
+    target: float,
+    guess: float,
+    least: float,
+    most: float,
+    precision: float = _PRECISION,
+) -> float:
     """Finds x in [least, most] with function(x) = target for a decreasing function, on a log scale from `guess`."""
 
+    @cache
     def excess(log_x: float) -> float:
         return math.log(max(function(math.exp(log_x)), 1e-300)) - math.log(target)
 
     low = high = math.log(min(max(guess, least), most))
     step = 0.02
     while excess(low) < 0 and low > math.log(least):
-        low, step = max(low - step, math.log(least)), 2 * step
+        low, high, step = max(low - step, math.log(least)), low, 2 * step
     step = 0.02
     while excess(high) > 0 and high < math.log(most):
-        high, step = min(high + step, math.log(most)), 2 * step
+        low, high, step = high, min(high + step, math.log(most)), 2 * step
     if excess(low) <= 0:
         return math.exp(low)
     if excess(high) >= 0:
         return math.exp(high)
-    return math.exp(float(brentq(excess, low, high, xtol=2e-6, rtol=1e-12)))
+    return math.exp(float(brentq(excess, low, high, xtol=precision, rtol=1e-12)))

@@ -32,13 +32,16 @@ class Slack:
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Samples of one chunk: the privacy loss of each, and the logarithm of its importance weight."""
+    """Samples of one chunk: the privacy loss of each, and the logarithm of its importance weight.
+
+    Both have shape (samples,), or (samples, strata) where the value of a sample is the average over its strata.
+    """
 
     loss: FloatArray
     log_weight: FloatArray
 
     def __len__(self) -> int:
-        return self.loss.size
+        return self.loss.shape[0]
 
     def first(self, size: int) -> Draw:
         """Returns the first `size` samples.
@@ -94,6 +97,7 @@ class Sampler(ABC):
       layout: samples per chunk, and how they are cut into blocks.
       order: log_weight falls by `order` times an increase in loss, so that the slack in loss reaches the weight too.
       least_epsilon: smallest epsilon at which the samples are valid.
+      strata: how many losses a sample has; 0 for a single loss that is no average.
     """
 
     name: ClassVar[str]
@@ -102,6 +106,7 @@ class Sampler(ABC):
     layout: Layout
     order: int = 0
     least_epsilon: float = 0.0
+    strata: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Sends JAX arrays, and tuples of them, as NumPy arrays, which keep all 64 bits wherever they arrive."""
@@ -159,7 +164,7 @@ class Sampler(ABC):
         log_weight = draw.log_weight + self.order * slack
         with np.errstate(over="ignore"):
             values = np.exp(log_weight) * -np.expm1(np.minimum(epsilon - slack - draw.loss, 0.0))
-        return np.minimum(values, value_range)
+        return np.minimum(values.mean(axis=1) if self.strata else values, value_range)
 
     def lost_delta(self, epsilon: float) -> float:
         """Returns how much of delta may hide in samples that floating point lost.

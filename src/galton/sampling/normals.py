@@ -24,6 +24,25 @@ def lost_probability(draws: int) -> float:
     return 2 * draws * TAIL
 
 
+_RARE = 2.0**-30
+_RARE_ERROR, _COMMON_ERROR = 1.2e-6, 1e-11
+"""In float64, above TAIL and above _RARE: the lattice of p costs 2^-65 / phi(z), and |z| < 7.8 and 6.1 there."""
+_TOO_MANY = 1e-14
+
+
+def distance_bound(draws: int) -> tuple[float, float]:
+    """Returns a bound on |computed - ideal| for a vector of float64 normals, and the probability that it fails.
+
+    Normals with a tail probability below 2^-30 have nearly all of the error, and there are few of them: more than k
+    among n with probability at most (n 2^-29)^(k+1) / (k+1)!.
+    """
+    expected, rare, missed = draws * 2 * _RARE, 0, draws * 2 * _RARE
+    while missed > _TOO_MANY:
+        rare += 1
+        missed *= expected / (rare + 1)
+    return _COMMON_ERROR * draws**0.5 + _RARE_ERROR * rare**0.5, missed + lost_probability(draws)
+
+
 def standard_normals(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Draws independent standard normals; call inside `jax.enable_x64(True)`, since it needs 64-bit integers."""
     bits = jax.random.bits(key, shape, jnp.uint64)

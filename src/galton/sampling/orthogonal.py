@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from galton.errors import InvalidArgument
+from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
 from galton.likelihoods import likelihood_lower, likelihood_upper
-from galton.pair import Pair
+from galton.many_bins import ManyBinsPair
+from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Slack
 from galton.sampling.halfspace import DEPTH_ERROR
 from galton.sampling.slack import loss_slack
@@ -91,11 +92,22 @@ def find_orthogonal(pair: Pair) -> Orthogonal | None:
     """Returns the modes if they are orthogonal and of one length, else None."""
     gram = pair.gram
     diagonal = gram.diagonal()
-    largest, least = float(diagonal.max()), float(diagonal.min())
-    beside = float((gram - np.diag(diagonal)).max())
+    return _orthogonal(diagonal, float((gram - np.diag(diagonal)).max()))
+
+
+def orthogonal_modes(pair: ManyBinsPair) -> Orthogonal | None:
+    """Returns the modes if they are orthogonal and of one length, else None; without the Gram matrix."""
+    square, energies = pair.noise_multiplier**2, pair.modes.energies
+    raised = 1 + 8 * (pair.rounds + pair.bins + 64) * ROUNDOFF
+    return _orthogonal(energies / square, pair.modes.row_bounds.largest_beside / square, raised)
+
+
+def _orthogonal(diagonal: FloatArray, beside: float, raised: float = 1.0) -> Orthogonal | None:
+    """`beside` bounds all entries beside the diagonal, which is right up to a factor of `raised`."""
+    largest, least = float(diagonal.max()) * raised, float(diagonal.min()) / raised
     if beside > _TOLERANCE * largest or least < (1 - _TOLERANCE) * largest:
         return None
-    return Orthogonal(pair.modes, largest, least, _COMMON * math.sqrt(beside) + beside)
+    return Orthogonal(diagonal.size, largest, least, _COMMON * math.sqrt(beside) + beside)
 
 
 def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:

@@ -7,7 +7,6 @@ convex in l, so that between two points where it is known the chord is a bound.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -15,9 +14,8 @@ from numpy.typing import NDArray
 
 from galton.errors import FloatArray
 from galton.redrawn import Reach
+from galton.sampling.chords import Chords
 
-_STEP = math.log(1.08)
-"""Distance of the points, in the logarithm of l, at which Psi is computed."""
 _LARGEST = 500.0
 """Where l times an entry of the Gram matrix exceeds this, sums would underflow, and no bound is given."""
 _FINE = 8
@@ -42,26 +40,15 @@ def _group_maxima(rows: FloatArray, groups: NDArray[np.intp]) -> FloatArray:
     return np.stack([rows[groups == group].max(axis=0) for group in range(int(groups.max()) + 1)])
 
 
-@dataclass(eq=False)
-class PatternBound:
-    """Upper bounds on Psi for one C; points are computed when they are first needed."""
+class PatternBound(Chords):
+    """Upper bounds on Psi for one C."""
 
-    reach: Reach
-    _points: dict[int, float] = field(default_factory=dict)
+    def __init__(self, reach: Reach) -> None:
+        super().__init__()
+        self.reach = reach
 
-    def __call__(self, strength: float) -> float:
-        """Returns an upper bound on Psi(strength): the chord between the two nearest points of the grid."""
-        position = math.log(strength) / _STEP
-        low = math.floor(position)
-        left, right = math.exp(low * _STEP), math.exp((low + 1) * _STEP)
-        share = min(max((strength - left) / (right - left), 0.0), 1.0)
-        ends = self._point(low), self._point(low + 1)
-        return (1 - share) * ends[0] + share * ends[1] if math.isfinite(ends[1]) else math.inf
-
-    def _point(self, index: int) -> float:
-        if index not in self._points:
-            self._points[index] = self.largest(math.exp(index * _STEP))
-        return self._points[index]
+    def at_points(self, points: FloatArray) -> FloatArray:
+        return np.array([self.largest(float(point)) for point in points])
 
     @cached_property
     def _largest_entry(self) -> float:

@@ -92,7 +92,8 @@ SPOT_CHECKS = (1, 4, 16, 64)
 def _check_whole(sampler: Sampler, draw: Draw) -> None:
     """Refuses a chunk of another size, or with anything in it that is not a number."""
     size = sampler.layout.size
-    if not (draw.loss.shape == draw.log_weight.shape == (size,)):
+    shape = (size, sampler.strata) if sampler.strata else (size,)
+    if not (draw.loss.shape == draw.log_weight.shape == shape):
         raise GaltonError(f"sampling: a chunk has {draw.loss.shape} samples instead of {size}; nothing was proved")
     if not (np.isfinite(draw.loss).all() and np.isfinite(draw.log_weight).all()):
         raise GaltonError(

@@ -6,9 +6,8 @@ letting s see where s' is before it chooses its next round: a dynamic programme 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +15,10 @@ import numpy as np
 
 from galton.errors import FloatArray
 from galton.sampling.base import wide_jax
+from galton.sampling.chords import Chords
 from galton.sampling.renewal import Renewal, renewal, suffix_sums
 from galton.separated import SeparatedPair
 
-_STEP = math.log(1.08)
-"""Distance of the points, in the logarithm of l, at which Psi is computed."""
-_BATCH = 8
-"""Points that are computed at once."""
 _LARGEST = 600.0
 """Where a bound exceeds this, or l times twice an entry of the Gram matrix does, no bound is given."""
 
@@ -40,29 +36,17 @@ def correlations(pair: SeparatedPair) -> tuple[FloatArray, FloatArray]:
     return right, left
 
 
-@dataclass(eq=False)
-class SeparationBound:
-    """Upper bounds on Psi for one C and prior; points are computed when they are first needed."""
+class SeparationBound(Chords):
+    """Upper bounds on Psi, which is convex, for one C and prior."""
 
-    pair: SeparatedPair
-    _points: dict[int, float] = field(default_factory=dict)
+    batch: ClassVar[int] = 8
 
-    def __call__(self, strength: float) -> float:
-        """Returns an upper bound on Psi(strength): the chord between the two nearest points, as Psi is convex."""
-        position = math.log(strength) / _STEP
-        low = math.floor(position)
-        left, right = math.exp(low * _STEP), math.exp((low + 1) * _STEP)
-        share = min(max((strength - left) / (right - left), 0.0), 1.0)
-        ends = self._point(low), self._point(low + 1)
-        return (1 - share) * ends[0] + share * ends[1] if math.isfinite(ends[1]) else math.inf
+    def __init__(self, pair: SeparatedPair) -> None:
+        super().__init__()
+        self.pair = pair
 
-    def _point(self, index: int) -> float:
-        if index not in self._points:
-            first = index // _BATCH * _BATCH
-            indices = range(first, first + _BATCH)
-            bounds = self.largest(np.exp(_STEP * np.array(indices)))
-            self._points.update(zip(indices, bounds.tolist(), strict=True))
-        return self._points[index]
+    def at_points(self, points: FloatArray) -> FloatArray:
+        return self.largest(points)
 
     @cached_property
     def _correlations(self) -> tuple[FloatArray, FloatArray]:

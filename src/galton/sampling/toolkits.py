@@ -9,15 +9,18 @@ from typing import Any
 
 from galton.errors import InvalidArgument
 from galton.guarantee import Direction
+from galton.many_bins import ManyBinsPair
 from galton.pair import DominatingPair, Pair
 from galton.redrawn import RedrawnPair
 from galton.sampling.base import Sampler
 from galton.sampling.factor import upward_factor
 from galton.sampling.frozen import BLOCK, Estimate, FrozenHalfSpace, FrozenMixture
 from galton.sampling.halfspace import HalfSpaceSampler, noise_first_bound
+from galton.sampling.many_bins import ManyBinsModel, ManyHalfSpaceSampler, ManyPlainSampler, ManyTiltedSampler
+from galton.sampling.many_bins_frozen import FrozenDepthsOfMany, FrozenMany, many_blocks
 from galton.sampling.maximum import MaximumSampler
 from galton.sampling.order_statistics import OrderStatisticsSampler
-from galton.sampling.orthogonal import Orthogonal, find_orthogonal
+from galton.sampling.orthogonal import Orthogonal, find_orthogonal, orthogonal_modes
 from galton.sampling.pattern_samplers import PatternHalfSpaceSampler, PatternPlainSampler, PatternTiltedSampler
 from galton.sampling.plain import PlainSampler
 from galton.sampling.redrawn import (
@@ -126,6 +129,50 @@ class BinsToolkit(Toolkit):
         return FrozenMixture(pair, direction, epsilon, blocks, seed)
 
 
+class ManyBinsToolkit(Toolkit):
+    """For bins that are drawn once, without their Gram matrix."""
+
+    def plain(self, pair: ManyBinsPair, direction: Direction) -> Sampler:
+        return ManyPlainSampler(pair, direction)
+
+    def sharp(self, pair: ManyBinsPair, direction: Direction, epsilon: float) -> Sampler:
+        if direction is Direction.NOISE_FIRST:
+            return ManyHalfSpaceSampler(pair, epsilon)
+        return ManyTiltedSampler(pair, direction, epsilon)
+
+    def resolvable(self, pair: ManyBinsPair, direction: Direction) -> bool:
+        return direction is Direction.NOISE_FIRST or ManyBinsModel(pair).most_order() > 0
+
+    def unamplified_mu(self, pair: ManyBinsPair) -> float:
+        return pair.mu_upper
+
+    def ceiling(self, pair: ManyBinsPair, direction: Direction, epsilon: float) -> float:
+        modes = self._independent(pair, direction)
+        if modes is not None:
+            return modes.delta_upper(direction, epsilon)
+        return ManyBinsModel(pair).ceiling(direction, epsilon)
+
+    def bracket(self, pair: ManyBinsPair, direction: Direction, epsilon: float) -> tuple[float, float] | None:
+        modes = self._independent(pair, direction)
+        return None if modes is None else modes.delta_bracket(direction, epsilon)
+
+    def _independent(self, pair: ManyBinsPair, direction: Direction) -> Orthogonal | None:
+        """The modes if their likelihoods are independent, so that delta can be computed."""
+        return None if direction is Direction.REPLACE or pair.bins == 1 else orthogonal_modes(pair)
+
+    def blocks(self, pair: ManyBinsPair) -> int:
+        return many_blocks(pair)
+
+    def frozen(
+        self, pair: ManyBinsPair, direction: Direction, epsilon: float, blocks: int, seed: int
+    ) -> FrozenEstimator:
+        if self._independent(pair, direction) is not None:
+            return lambda multiplier, at: Estimate(self.ceiling(pair.at(multiplier), direction, at), 0.0)
+        if direction is Direction.NOISE_FIRST:
+            return FrozenDepthsOfMany(pair, blocks, seed)
+        return FrozenMany(pair, direction, epsilon, blocks, seed)
+
+
 class RedrawnToolkit(Toolkit):
     """For bins that are redrawn in every epoch."""
 
@@ -189,6 +236,7 @@ ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatist
 
 TOOLKITS: dict[type[DominatingPair], Toolkit] = {
     Pair: BinsToolkit(),
+    ManyBinsPair: ManyBinsToolkit(),
     RedrawnPair: RedrawnToolkit(),
     SeparatedPair: SeparatedToolkit(),
 }

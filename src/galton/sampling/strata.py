@@ -1,0 +1,62 @@
+"""A normal coordinate drawn once in each of several strata: averages with little variance and a smaller range.
+
+docs/math.md, section 17.3.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtri
+
+from galton.errors import FloatArray
+from galton.sampling.normals import uniforms
+
+_FARTHEST, _STEP = 8.0, 0.05
+_WIDER = 1e-7
+"""By so much strata are taken to be wider than they are: a depth is right up to this (docs/math.md, section 6.5)."""
+_ALMOST_ALL = 1 - 2.0**-53
+
+
+def stratified_normals(key: jax.Array, samples: int, strata: int) -> jax.Array:
+    """Returns (strata, samples) normals: entry j is between the j-th and the (j+1)-th quantile. `strata` is even."""
+    tails = (jnp.arange(strata // 2)[:, None] + uniforms(key, (2, strata // 2, samples))) / strata
+    depths = jax.scipy.special.ndtri(tails)
+    return jnp.concatenate((depths[0], -depths[1]))
+
+
+def stratified_depths(key: jax.Array, samples: int, strata: int, mass: jax.Array | float) -> jax.Array:
+    """The same for a normal given that it is below the quantile of probability `mass`."""
+    tails = (jnp.arange(strata)[:, None] + uniforms(key, (strata, samples))) / strata * mass
+    return jax.scipy.special.ndtri(jnp.minimum(tails, _ALMOST_ALL))
+
+
+def log_largest_average(order: int, slope: float, strata: int) -> float:
+    """Bounds the logarithm of the average, over strata, of exp(-t x) (1 - exp(-x))_+ at x = x(w), w the normal.
+
+    For every x that grows with w by at least `slope`. h(x) = exp(-t x) (1 - exp(-x))_+ is largest at
+    x* = log((1 + t) / t) and falls to both sides, so that h(x(w)) <= h(x* + slope (w - w*)), where x(w*) = x*. The
+    maximum over w* is taken cell by cell.
+    """
+    peak = math.log1p(1 / order)
+    edges = ndtri(np.arange(strata + 1) / strata)
+    cells = np.concatenate(([-np.inf], np.arange(-_FARTHEST, _FARTHEST + _STEP, _STEP), [np.inf]))
+    low = edges[:-1] - _WIDER - cells[1:, None]
+    high = edges[1:] + _WIDER - cells[:-1, None]
+    nearest = np.where(low > 0, low, np.where(high < 0, high, 0.0))
+    return float(np.log(_values(order, peak, slope, nearest).mean(axis=1).max())) + 1e-12
+
+
+def _values(order: int, peak: float, slope: float, distances: FloatArray) -> FloatArray:
+    excess = np.maximum(peak + slope * distances, 0.0)
+    return np.asarray(np.exp(-order * excess) * -np.expm1(-excess))
+
+
+def depth_range(spread: float, bound: float, mass: float, strata: int) -> float:
+    """Returns mass times the largest average, over strata of {w <= bound}, of 1 - exp(spread (w - bound))."""
+    edges = ndtri(np.arange(1, strata) / strata * mass) - _WIDER
+    values = -np.expm1(np.minimum(spread * (edges - bound), 0.0))
+    return mass * (1 + float(values.sum())) / strata
