@@ -13,7 +13,8 @@ from scipy.special import ndtr
 
 from galton.accountants import poisson, subsampled_delta
 from galton.accountants.composition import Composition, LossGrid, subsampled_step
-from galton.accountants.poisson import loss_interval, subsampled_epsilon
+from galton.accountants.losses import loss_interval
+from galton.accountants.poisson import subsampled_epsilon
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_delta, gaussian_mu
 from galton.guarantee import Adjacency, Direction

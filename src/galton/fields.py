@@ -69,6 +69,10 @@ class Fields:
         """Returns text."""
         return str(self._get(key, str, "text"))
 
+    def text_or_none(self, key: str) -> str | None:
+        """Returns text, or None for null."""
+        return None if self._value.get(key, "") is None else self.text(key)
+
     def texts(self, key: str) -> dict[str, str]:
         """Returns texts by name."""
         value = self._get(key, dict, "an object of texts")
@@ -109,6 +113,14 @@ class Fields:
         if not least <= number <= most:
             raise InvalidArgument(f"{self._name}.{key}", value, f"must lie between {least:g} and {most:g}")
         return number
+
+    def reals(self, key: str) -> list[float]:
+        """Returns a list of finite numbers, not empty."""
+        values = self.sequence(key)
+        if not values:
+            raise InvalidArgument(f"{self._name}.{key}", values, "must not be empty")
+        inner = Fields(f"{self._name}.{key}", {str(index): value for index, value in enumerate(values)})
+        return [inner.real(str(index)) for index in range(len(values))]
 
     def real_or_none(self, key: str, least: float = -math.inf, most: float = math.inf) -> float | None:
         """Returns a finite number between `least` and `most`, or None for null."""

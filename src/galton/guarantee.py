@@ -39,6 +39,16 @@ class Direction(enum.Enum):
         return 2 if self is Direction.REPLACE else 1
 
     @property
+    def adjacency(self) -> Adjacency:
+        """The adjacency whose only divergence this is."""
+        return next(member for member in Adjacency if member.directions == (self,))
+
+    @property
+    def reverse(self) -> Direction:
+        """The divergence with the two runs exchanged."""
+        return _REVERSES[self]
+
+    @property
     def with_first(self) -> bool:
         """Whether it bounds how much likelier an event is with the example than without it."""
         return self is not Direction.NOISE_FIRST
@@ -50,6 +60,11 @@ class Direction(enum.Enum):
 
 
 _STREAMS = {Direction.MIXTURE_FIRST: 0, Direction.NOISE_FIRST: 1, Direction.REPLACE: 2}
+_REVERSES = {
+    Direction.MIXTURE_FIRST: Direction.NOISE_FIRST,
+    Direction.NOISE_FIRST: Direction.MIXTURE_FIRST,
+    Direction.REPLACE: Direction.REPLACE,
+}
 
 
 @dataclass(frozen=True)
@@ -110,6 +125,12 @@ class Adjacency(enum.Enum):
         Batches of fixed sizes are then covered, and truncation costs nothing (docs/math.md, section 9).
         """
         return _ANSWERS[self].equal_sizes
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether events are bounded both ways, so that delta(epsilon) is a whole trade-off curve."""
+        with_first = any(direction.with_first for direction in self.directions)
+        return with_first and any(direction.without_first for direction in self.directions)
 
     @property
     def wording(self) -> Wording:

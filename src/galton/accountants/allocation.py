@@ -143,6 +143,9 @@ class Allocation(Accountant):
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         return self._sampled.epsilon(run, delta, adjacency, options)
 
+    def places(self, run: Run, deltas: Sequence[float], adjacency: Adjacency, options: Options) -> list[float]:
+        return self._sampled.places(run, deltas, adjacency, options)
+
     def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
         return self._sampled.curve(run, guarantee, epsilons, options)
 

@@ -12,7 +12,8 @@ from galton.accountants.statement import Standing, Statement
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.errors import FloatArray
 from galton.guarantee import Adjacency, Direction
-from galton.pair import Pair, dominating_pair, groups_for
+from galton.many_bins import pair_of_bins, sample_work
+from galton.pair import DominatingPair, Pair, dominating_pair
 from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
 
@@ -27,7 +28,7 @@ class BallsInBins(MonteCarlo):
     bounded: ClassVar[frozenset[Direction]] = frozenset(Direction)
     compared: ClassVar[Compared] = Compared(
         batches="balls-in-bins batches",
-        kinds=("dpsgd", "bandmf", "banded", "memf", "tree"),
+        kinds=("dpsgd", "bandmf", "banded", "memf", "tree", "cgd", "bisr", "bifr", "bandinv"),
         candidates=("dpsgd", "bandmf", "memf"),
         optimised={
             "blt:4": "BLT with 4 buffers",
@@ -44,11 +45,11 @@ class BallsInBins(MonteCarlo):
         failure_probability=FAILURE_SHARE * 1e-5,
     )
 
-    def _pair(self, strategy: Strategy, bins: int) -> Pair:
-        return dominating_pair(strategy, bins, merge=groups_for(bins))
+    def _pair(self, strategy: Strategy, bins: int) -> DominatingPair:
+        return pair_of_bins(strategy, bins)
 
     def _work(self, strategy: Strategy, bins: int) -> int:
-        return (bins // groups_for(bins)) ** 2
+        return sample_work(strategy, bins)
 
     def gram(self, run: Run) -> FloatArray:
         return dominating_pair(run.strategy, run.bins, run.noise_multiplier).gram

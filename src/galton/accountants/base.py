@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from galton.accountants.attacks import Attack
 from galton.accountants.curve import Curve
 from galton.accountants.evidence import Calculated, Evidence
 from galton.accountants.figure import Figure
+from galton.accountants.losses import Aim, Loss, computed_loss
 from galton.accountants.setting import Run, Setting
 from galton.accountants.statement import Statement
 from galton.accounting import Certificate, Ledger, Options
@@ -87,6 +91,17 @@ class Compared:
     slow_optima: bool = False
     suffix: str = ""
     slow: bool = False
+
+
+def between(deltas: Sequence[float], epsilon: Callable[[float], float]) -> list[float]:
+    """Returns about epsilon at each of these deltas, from that at three of them: a parabola in log delta."""
+    logs = np.log(deltas)
+    known = np.unique(np.quantile(logs, (0.0, 0.5, 1.0), method="nearest"))
+    values = [epsilon(math.exp(log_delta)) for log_delta in known.tolist()]
+    if not np.isfinite(values).all():
+        return [math.inf for _ in deltas]
+    places: list[float] = np.polyval(np.polyfit(known, values, known.size - 1), logs).tolist()
+    return [max(0.0, place) for place in places]
 
 
 class Accountant(ABC):
@@ -178,6 +193,40 @@ class Accountant(ABC):
         Returns:
           The curve, with words on where it comes from.
         """
+
+    def places(self, run: Run, deltas: Sequence[float], adjacency: Adjacency, options: Options) -> list[float]:
+        """Returns epsilons near which the bound on delta falls to these, to draw a curve at; they are no bounds.
+
+        Args:
+          run: the run, with its noise.
+          deltas: where, each above 0.
+          adjacency: which data sets are neighbours.
+          options: seed and progress, for accountants that sample.
+
+        Returns:
+          One epsilon for each delta; infinity, or a place too far to the left, where there is none.
+        """
+        return between(deltas, lambda delta: self.epsilon(run, delta, adjacency, options))
+
+    def loss(self, run: Run, aim: Aim) -> Loss:
+        """Returns the privacy loss of the run, to be composed with others; by default from `delta` at a grid.
+
+        Args:
+          run: the run, with its noise.
+          aim: in which directions, and how sure.
+
+        Returns:
+          A loss that dominates the run's.
+        """
+
+        def upper(direction: Direction, epsilon: float) -> float:
+            return self.delta(run, Guarantee(epsilon, aim.delta, direction.adjacency), aim.options)
+
+        def last(direction: Direction) -> float:
+            self.check_adjacency(direction.adjacency)
+            return self.epsilon(run, aim.least, direction.adjacency, aim.options)
+
+        return computed_loss(aim, upper, last)
 
     def supports(self, adjacency: Adjacency) -> bool:
         """Returns whether the analysis bounds all divergences of this adjacency.

@@ -126,4 +126,5 @@ class Composition:
             step = self._parts[0][0]
             alone = float(step.masses @ -np.expm1(np.minimum(epsilon - step.points, 0.0)))
             return min(1.0, alone * (1 + 1e-12) + infinite)
-        return min(1.0, self._sum.upper(epsilon, lambda gaps: -np.expm1(-gaps), most=1.0) + infinite)
+        _, composed = self._sum.bracket(epsilon, lambda gaps: -np.expm1(-gaps), most=1.0)
+        return min(1.0, composed + infinite)

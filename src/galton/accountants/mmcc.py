@@ -164,6 +164,10 @@ class Mmcc(Accountant):
             low, high = (low, middle) if enough(middle) else (middle, high)
         return high
 
+    def places(self, run: Run, deltas: Sequence[float], adjacency: Adjacency, options: Options) -> list[float]:
+        """Returns nothing to draw at: the curve of one run ends at the share of delta that is set aside."""
+        return [math.inf for _ in deltas]
+
     def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
         tail = _TAIL_SHARE * guarantee.delta
         grid = (_LEAST_EPSILON * guarantee.epsilon, *epsilons[1:])

@@ -13,15 +13,29 @@ from galton.accountants.base import (
     Accountant,
     Optimum,
     Verdict,
+    between,
     comparison_options,
 )
 from galton.accountants.curve import Curve
 from galton.accountants.evidence import CERTIFIED_LAWS, Certified, Evidence
 from galton.accountants.figure import Figure
+from galton.accountants.losses import Aim, Loss, sampled_loss
 from galton.accountants.setting import Run, Setting
 from galton.accountants.statement import Standing, Statement
-from galton.accounting import Calibration, Ledger, Options, calibrate, certify, delta, epsilon, profile
+from galton.accounting import (
+    Calibration,
+    Ledger,
+    Options,
+    calibrate,
+    certify,
+    delta,
+    epsilon,
+    epsilon_upper_bound,
+    profile,
+)
 from galton.accounting.certificate import FAILURE_SHARE
+from galton.accounting.inversion import quick_epsilon
+from galton.accounting.options import derived_seed
 from galton.accounting.quick import quick_multiplier
 from galton.batching.laws import Law
 from galton.errors import GaltonError
@@ -34,7 +48,8 @@ from galton.strategies import Strategy
 ATTEMPTS = 4
 """Verifications that a plan may take; delta has room for the failure probabilities of all of them."""
 _RAISE = 1.01
-_EPSILON_CONFIDENCE = 1 - 1e-6
+_LIMIT_CONFIDENCE = 1 - 1e-6
+"""Of limits on delta, epsilon and curves, which no ledger counts."""
 _CURVE_WIDTH = 0.2
 _MOST_SAMPLES, _FEWEST_SAMPLES = 1 << 18, 1 << 12
 _SHORT_SAMPLES, _SHORT_ITERATIONS, _SHORT_REFRESHES = 1024, 20, 1
@@ -137,26 +152,49 @@ class MonteCarlo(Accountant):
 
     def delta(self, run: Run, claim: Guarantee, options: Options | None = None) -> float:
         self.check_adjacency(claim.adjacency)
-        options = replace(options or Options(), confidence=_EPSILON_CONFIDENCE, rel_width=0.05)
+        options = replace(options or Options(), confidence=_LIMIT_CONFIDENCE, rel_width=0.05)
         pair = self._pair(run.strategy, run.bins).at(run.noise_multiplier)
         return delta(pair, claim.epsilon, claim.adjacency, options=options).upper
 
     def epsilon(self, run: Run, delta: float, adjacency: Adjacency, options: Options | None = None) -> float:
         self.check_adjacency(adjacency)
-        options = replace(options or Options(), confidence=_EPSILON_CONFIDENCE, rel_width=0.05)
+        options = replace(options or Options(), confidence=_LIMIT_CONFIDENCE, rel_width=0.05)
         pair = self._pair(run.strategy, run.bins).at(run.noise_multiplier)
         return epsilon(pair, delta, adjacency, options=options).upper
+
+    def places(self, run: Run, deltas: Sequence[float], adjacency: Adjacency, options: Options) -> list[float]:
+        """Returns quick estimates of where upper limits on delta will be at most these."""
+        self.check_adjacency(adjacency)
+        pair = self._pair(run.strategy, run.bins).at(run.noise_multiplier)
+        blocks, seed = max(1, blocks_for(pair) // _QUICKER), derived_seed(options.fresh_seed(), "places")
+
+        def quick(delta: float) -> float:
+            ceiling = epsilon_upper_bound(pair, delta, adjacency)
+            return quick_epsilon(pair, delta / (1 + _CURVE_WIDTH), ceiling, adjacency, seed, blocks)
+
+        return between(deltas, quick)
+
+    def loss(self, run: Run, aim: Aim) -> Loss:
+        """Returns a loss that dominates the pair, by limits from samples that hold all at once."""
+        return sampled_loss(self._pair(run.strategy, run.bins).at(run.noise_multiplier), aim)
 
     def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
         """Returns limits by Monte Carlo that hold all at once."""
         pair = self._pair(run.strategy, run.bins).at(run.noise_multiplier)
         most = int(_MOST_SAMPLES * min(1.0, _FULL_WORK / self._work(run.strategy, run.bins)))
-        how = replace(options, rel_width=_CURVE_WIDTH, samples=max(most, _FEWEST_SAMPLES), bound="sequence")
+        how = replace(
+            options,
+            rel_width=_CURVE_WIDTH,
+            samples=max(most, _FEWEST_SAMPLES),
+            bound="sequence",
+            confidence=_LIMIT_CONFIDENCE,
+        )
         sampled = profile(pair, epsilons, guarantee.adjacency, options=how)
         words = (
             f"Sampled for this page by the accountant {self.name} ({sampled.samples:,} samples, seed "
-            f"{sampled.seed}): all upper limits hold at once with probability {sampled.confidence:g}. The plan's own "
-            "point, and that δ is no larger beyond it, do not rest on these samples but on what is said above."
+            f"{sampled.seed}): all upper limits hold at once except with probability {1 - sampled.confidence:.1g}. The "
+            "plan's own point, and that δ is no larger beyond it, do not rest on these samples but on what is said "
+            "above."
         )
         return Curve(sampled.epsilons, sampled.uppers, sampled.deltas, words, guarantee.adjacency)
 

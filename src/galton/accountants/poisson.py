@@ -13,13 +13,14 @@ from galton.accountants.base import Accountant, Compared
 from galton.accountants.composition import Composition, subsampled_step
 from galton.accountants.curve import Curve, point_by_point
 from galton.accountants.figure import Figure
+from galton.accountants.losses import Aim, GaussianLoss, Loss, loss_interval
 from galton.accountants.search import WIDTH, least_noise
 from galton.accountants.setting import Run
 from galton.accountants.statement import Standing, Statement
 from galton.accounting import Options
 from galton.batching import Scheme
 from galton.batching.laws import Coins, GroupCoins, Law
-from galton.convolution import FAR, GridTooLarge
+from galton.convolution import GridTooLarge
 from galton.errors import InvalidArgument, count, non_negative, positive
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Guarantee
@@ -101,6 +102,10 @@ class CyclicPoisson(Accountant):
         )
         words = "Upper bound at every ε, with certainty: composed privacy loss distribution, rounding included."
         return Curve(tuple(epsilons), uppers, (), words, guarantee.adjacency)
+
+    def loss(self, run: Run, aim: Aim) -> Loss:
+        """Returns the losses of all steps, which compose without a loss."""
+        return GaussianLoss(run.column_multiplier, run.scheme.sampling_probability, _steps(run))
 
     def attack(self, run: Run, adjacency: Adjacency, whitening: Whitening) -> Attack:
         return coin_attack(self, run, whitening)
@@ -219,18 +224,6 @@ def subsampled_epsilon(
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def loss_interval(probability_of_use: float, noise_multiplier: float, epsilon: float = 0.0) -> float:
-    """Returns a grid of losses good to 1e-3 of the noise: 3% of the spread q sqrt(e^(1/s^2) - 1) of one step.
-
-    The error of connected dots is of second order in the interval over the spread, whatever the number of steps. Where
-    one step may have a loss of the size of epsilon, 1/4000 of epsilon will do. A step has at most about a million
-    losses: for probabilities of use below 1e-5 the bound is looser.
-    """
-    spread = probability_of_use * math.sqrt(math.expm1(min(noise_multiplier**-2, 100.0)))
-    span = (FAR + 1 / noise_multiplier) / noise_multiplier
-    return max(min(0.03 * spread, 1e-3 * max(1.0, epsilon / 4)), span / 2**20)
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from functools import cached_property
 from galton.accountants.figure import Figure
 from galton.batching import Scheme
 from galton.errors import MOST_ROUNDS, InvalidArgument, count
-from galton.guarantee import Guarantee
+from galton.guarantee import Adjacency, Guarantee
 from galton.strategies import Strategy
 from galton.workloads import Workload
 
@@ -89,3 +89,14 @@ class Run:
     def column_multiplier(self) -> float:
         """Noise multiplier for C scaled to a largest column norm of 1: that of one participation; rounded down."""
         return self.sigma / self.strategy.column_norm() * (1 - 1e-12)
+
+    def mu_if_known(self, adjacency: Adjacency) -> float:
+        """Returns the mean shift of the Gaussian mechanism that is left if the batches are known, truncation aside.
+
+        Args:
+          adjacency: which data sets are neighbours.
+
+        Returns:
+          The shift in units of the noise, rounded up.
+        """
+        return adjacency.sides * self.scheme.sensitivity_if_known(self.strategy) / self.sigma * (1 + 1e-9)

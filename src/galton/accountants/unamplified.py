@@ -11,6 +11,7 @@ from galton.accountants.attacks import Attack, known_bin
 from galton.accountants.base import Accountant, Compared, Optimum
 from galton.accountants.curve import Curve
 from galton.accountants.figure import Figure
+from galton.accountants.losses import Aim, GaussianLoss, Loss
 from galton.accountants.setting import Run, Setting
 from galton.accountants.statement import Standing, Statement
 from galton.accounting import Options
@@ -39,7 +40,7 @@ class Unamplified(Accountant):
     bounded: ClassVar[frozenset[Direction]] = frozenset(Direction)
     compared: ClassVar[Compared] = Compared(
         batches="order of the data known",
-        kinds=("dpsgd", "bandmf", "banded", "memf", "tree"),
+        kinds=("dpsgd", "bandmf", "banded", "memf", "tree", "cgd", "bisr", "bifr", "bandinv"),
         candidates=("dpsgd", "bandmf", "memf", "tree"),
         references=("dpsgd", "memf"),
     )
@@ -66,9 +67,14 @@ class Unamplified(Accountant):
     def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
         mu = guarantee.sides / run.noise_multiplier
         words = "Exact: the Gaussian mechanism in closed form. It does not rely on the batches being secret."
-        fine = np.linspace(0.0, epsilons[-1], _FINER * (len(epsilons) - 1) + 1).tolist()
+        between = np.linspace(0.0, epsilons[-1], _FINER * (len(epsilons) - 1) + 1)
+        fine = np.union1d(between, epsilons).tolist()
         uppers = tuple(gaussian_delta(epsilon, mu) for epsilon in fine)
         return Curve(tuple(fine), uppers, (), words, guarantee.adjacency)
+
+    def loss(self, run: Run, aim: Aim) -> Loss:
+        """Returns the loss of one Gaussian mechanism."""
+        return GaussianLoss(run.noise_multiplier * (1 - 1e-9), 1.0, 1)
 
     def optimum(
         self, family: str, setting: Setting, options: Options, tau: float, start: Strategy | None = None
