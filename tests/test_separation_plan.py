@@ -29,7 +29,7 @@ from galton.report import write_report
 from galton.strategies import square_root
 from galton.strategies.sensitivity import min_separation_sensitivity
 from galton.strategies.whitening import Whitening
-from tests.marks import SLOW
+from tests.marks import SLOW, slow_after
 from tests.test_separation import written_out
 
 SCHEME = MinSeparation(64, 8, 4, 40)
@@ -75,7 +75,7 @@ CORRECT: dict[str, tuple[MinSeparation, int, int]] = {  # scheme, padded batch s
 
 
 @pytest.mark.parametrize("kind", CORRECT)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 def test_correct_batches_pass(base: Plan, kind: str, seed: int) -> None:
     scheme, size, checks = CORRECT[kind]
     verdicts = batch_verdicts(RealSystem(changed(base, scheme, size)), seed)

@@ -25,6 +25,7 @@ from galton.training import LostRounds, PlanViolated, check_record, release_run
 from galton.training.jax import clipped_sum, load_tree, private_updates, save_tree, train
 from galton.training.run import ROUNDING
 from tests.forging import with_noise
+from tests.marks import SLOW, slow_after
 
 PARAMS = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32), "b": jnp.zeros(3)}
 
@@ -67,7 +68,7 @@ def test_clipped_sums_are_those_of_a_plain_loop(micro_batch_size: int | None, cl
         np.testing.assert_allclose(total[name], expected[name], rtol=2 * ROUNDING, atol=1e-4 * clip_norm)
 
 
-@pytest.mark.slow
+@SLOW
 def test_padding_contributes_nothing_whatever_it_holds() -> None:
     x, y = data(8)
     step = clipped_sum(loss, 1.0)
@@ -110,16 +111,16 @@ def test_the_transformation_adds_the_noise_of_the_plan_and_divides(small_plan: P
 
 
 @pytest.mark.parametrize("strategy", ["blt", "tree"])
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("wide", slow_after(1, [False, True]))
 def test_a_sealed_state_draws_the_same_noise_and_shows_nothing(strategy: str, wide: bool) -> None:
     noise = CorrelatedNoise({"blt": Blt(8, [0.9, 0.5], [0.3, 0.1]), "tree": Tree(8)}[strategy], 1.0)
     with jax.enable_x64(wide):
         params = {"w": np.zeros(5000, np.float64 if wide else np.float32), "b": np.zeros(3, np.float32)}
         sealed = sealed_noise(noise, key=key_from_seed(4))
         state, plain = sealed.init(params), noise.init(params, key_from_seed(4))
-        seen = []
+        seen, following = [], jax.jit(sealed.next)
         for _ in range(6):
-            x, state = jax.jit(sealed.next)(state)
+            x, state = following(state)
             expected, plain = noise.step(plain)
             for name in params:
                 np.testing.assert_allclose(x[name], expected[name], rtol=1e-5, atol=1e-5)  # compiled differently
@@ -397,6 +398,7 @@ def test_another_data_set_is_refused(small_plan: Plan, tmp_path: Path) -> None:
         train(small_plan, tmp_path / "run", loss, PARAMS, data(65), optax.sgd(0.1))
 
 
+@SLOW
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_clipping_of_jax_privacy_fits(small_plan: Plan) -> None:
     """Its sum of clipped gradients has the sensitivity that the plan's noise is for; a zero row is no gradient."""

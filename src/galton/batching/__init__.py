@@ -12,6 +12,7 @@ from galton.batching.redrawn import RedrawnBallsInBins, StreamingRedrawnBallsInB
 from galton.batching.registry import PLANNED, SCHEMES, scheme_from_json
 from galton.batching.separation import MinSeparation
 from galton.batching.streaming import StreamingBallsInBins, skipping, stream
+from galton.batching.users import Users, group_by_user
 
 __all__ = [
     "PLANNED",
@@ -30,6 +31,8 @@ __all__ = [
     "StreamingBallsInBins",
     "StreamingRedrawnBallsInBins",
     "Truncation",
+    "Users",
+    "group_by_user",
     "open_records",
     "scheme_from_json",
     "shuffle_records",

@@ -3,6 +3,7 @@
 from galton.plan.folder import load_plan, save_plan
 from galton.plan.make import make_plan
 from galton.plan.plan import Alternative, Leak, Plan
+from galton.plan.prefix import Prefix, prefix_guarantee
 from galton.plan.signature import Signature, new_key_pair
 from galton.plan.trust import Basis, PlanNotTrusted, Trust, check_signature, establish_trust, sign_plan
 from galton.plan.verify import Verification, verify_plan
@@ -13,6 +14,7 @@ __all__ = [
     "Leak",
     "Plan",
     "PlanNotTrusted",
+    "Prefix",
     "Signature",
     "Trust",
     "Verification",
@@ -21,6 +23,7 @@ __all__ = [
     "load_plan",
     "make_plan",
     "new_key_pair",
+    "prefix_guarantee",
     "save_plan",
     "sign_plan",
     "verify_plan",

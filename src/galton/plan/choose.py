@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from galton.accountants import Accountant, Setting
 from galton.accountants.base import PLAN_TAU
 from galton.accounting import Options
-from galton.comparison import MECHANISMS, Mechanism, Solved, banded
+from galton.comparison import MECHANISMS, Mechanism, Solved, banded, classical_bands
 from galton.errors import GaltonError, InvalidArgument
 from galton.optimization.noise_level import OutsideDesign
 from galton.optimization.spec import resolve_strategy
@@ -45,7 +45,7 @@ def choose(
         if accountant.most_bands(setting.bins) == 1 < setting.bins:
             remedy = f"has several bands, but {accountant.name} sampling is analysed for one; take identity"
             raise InvalidArgument("strategy", spec, remedy)
-        return Chosen(banded("toeplitz", accountant)(setting, None).strategy, None, ())
+        return Chosen(banded(classical_bands("toeplitz"), accountant)(setting, None).strategy, None, ())
     if parsed.source is not Source.FAMILY:
         return Chosen(resolve_strategy(spec, setting.bins, setting.rounds), None, ())
     aim = setting.with_guarantee(accountant.room(setting.guarantee))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from galton import files
+from galton.accountants import Setting
 from galton.accounting import Options
 from galton.batching import PLANNED, truncation
 from galton.batching.base import check_examples
@@ -14,7 +15,7 @@ from galton.guarantee import Guarantee, as_guarantee
 from galton.plan.choose import references
 from galton.plan.draft import Request, choose_draft, naming_batch_size
 from galton.plan.marks import Mark, leave_mark
-from galton.plan.plan import Leak, Plan, leaked
+from galton.plan.plan import EXAMPLE, USER, Leak, Plan, leaked
 from galton.provenance import now, versions
 from galton.typechecking import typechecked
 from galton.workloads import parse_workload
@@ -35,6 +36,8 @@ def make_plan(
     padded_batch_size: int | None = None,
     micro_batch_size: int = 1,
     workload: str = "prefix",
+    unit: str = EXAMPLE,
+    per_user: int | None = None,
     options: Options | None = None,
     notes: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -67,6 +70,9 @@ def make_plan(
         (docs/math.md, section 9).
       micro_batch_size: the default padded batch size is a multiple of this.
       workload: what the error is measured on: `prefix`, `momentum:B`, `momentum:B+cooldown` or a .npy matrix.
+      unit: what neighbouring data sets differ in: an `example`, or a `user` with all examples; `examples` is then the
+        number of users, and batches are of users.
+      per_user: the most examples of a user in a round, which are clipped together; for `unit="user"`.
       options: seed, workers and progress of the accountant.
       notes: called with words on how the batching was chosen, if it was not given.
 
@@ -86,8 +92,16 @@ def make_plan(
     count("micro_batch_size", micro_batch_size)
     guarantee = as_guarantee(epsilon, delta)
     positive("clip_norm", clip_norm)
+    choice("unit", unit, (EXAMPLE, USER))
+    if (per_user is None) != (unit == EXAMPLE):
+        remedy = "must be the most examples of a user in a round" if unit == USER else f"is for unit {USER}"
+        raise InvalidArgument("per_user", per_user, remedy)
+    if per_user is not None:
+        count("per_user", per_user)
     if batching:
         choice("batching", batching, tuple(PLANNED))
+    if unit == USER and "streaming" in batching:
+        raise InvalidArgument("batching", batching, "reads examples as they come: for users take balls-in-bins")
     if micro_batch_size > examples:
         raise InvalidArgument(
             "micro_batch_size", micro_batch_size, f"must be at most the number of examples, {examples}"
@@ -146,7 +160,41 @@ def make_plan(
         alternatives=(*selected.others, *chosen.alternatives, *references(setting, options)),
         created=now(),
         versions=versions(),
+        per_user=per_user,
     )
+    return _finished(plan)
+
+
+def replan(plan: Plan, guarantee: Guarantee, options: Options) -> Plan:
+    """Returns the same plan for another guarantee: the noise is calibrated and proved anew, the rest stays.
+
+    Args:
+      plan: the plan.
+      guarantee: what the new one has to give, under the same adjacency.
+      options: seed, workers and progress of the accountant.
+
+    Returns:
+      The new plan, to be trusted like one of `make_plan`.
+    """
+    claim = guarantee.with_delta(guarantee.delta - plan.truncation.delta(guarantee.epsilon, guarantee.adjacency))
+    counted_for = (_setting_digest(plan.examples, plan.bins, plan.rounds, guarantee),)
+    evidence = plan.accountant.prove(plan.strategy, plan.bins, claim, options, None, counted_for)
+    target = None if plan.workload == "prefix" else parse_workload(plan.workload, plan.rounds)
+    again = replace(
+        plan,
+        guarantee=guarantee,
+        noise_multiplier=evidence.noise_multiplier,
+        evidence=evidence,
+        rmse=evidence.noise_multiplier * plan.sensitivity * plan.strategy.rmse(target),
+        alternatives=references(Setting(plan.bins, plan.epochs, claim, target), options),
+        created=now(),
+        versions=versions(),
+        signature=None,
+    )
+    return _finished(again)
+
+
+def _finished(plan: Plan) -> Plan:
     plan.check()
     plan = replace(plan, leak=leaked(plan))
     leave_mark(plan.digest, Mark.MADE)

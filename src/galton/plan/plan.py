@@ -33,6 +33,15 @@ CONVENTION = (  # part of every plan's file, in which nominal_size is the expect
     "whatever the number of examples in the batch."
 )
 
+USER_CONVENTION = (
+    "The gradients of a user's examples of a round, at most per_user, are summed and the sum is clipped to l2 norm "
+    "clip_norm; those of the users of a batch (padding counts nothing) are summed; noise of standard deviation "
+    "stddev * C^-1 z is added to the sum; the result is divided by nominal_size, whatever the number of users in the "
+    "batch."
+)
+"""The same where the unit is a user: `examples` of the scheme are users then."""
+EXAMPLE, USER = "example", "user"
+
 
 @dataclass(frozen=True)
 class Leak:
@@ -137,6 +146,7 @@ class Plan:
       versions: of the packages that the analysis rests on.
       signature: of the rest by somebody who vouches for it, if there is one; `check_signature` checks it.
       version: of the format of plan.json.
+      per_user: the most examples of a user in a round, where users are the unit of privacy; None where examples are.
 
     Formal guarantee: to verify the plan's claim, and to train and release only if that accepts, has the plan's
     guarantee if the run takes its batches from `batches`, clips the gradient of every example to `clip_norm`, sums
@@ -164,8 +174,11 @@ class Plan:
     versions: dict[str, str]
     signature: Signature | None = None
     version: int = VERSION
+    per_user: int | None = None
 
     def __post_init__(self) -> None:
+        if self.per_user is not None:
+            object.__setattr__(self, "per_user", count("per_user", self.per_user))
         for name in ("bins", "padded_batch_size"):
             object.__setattr__(self, name, count(name, getattr(self, name)))
         for name in ("clip_norm", "noise_multiplier", "sensitivity", "rmse"):
@@ -211,8 +224,26 @@ class Plan:
             raise InvalidArgument("sensitivity", self.sensitivity, f"must be that of the strategy, {sensitivity}")
 
     @property
+    def unit(self) -> str:
+        """What neighbouring data sets differ in: an example, or a user with all examples."""
+        return EXAMPLE if self.per_user is None else USER
+
+    def worded(self, text: str) -> str:
+        """Returns a text about examples in the words of the plan's unit.
+
+        Args:
+          text: words about examples.
+
+        Returns:
+          The same about users, where they are the unit.
+        """
+        if self.per_user is None:
+            return text
+        return text.replace("your example", "your data").replace("an example", "a user").replace("example", "user")
+
+    @property
     def examples(self) -> int:
-        """Number of examples in the data set; public."""
+        """Number of examples in the data set, or of users where they are the unit; public."""
         return self.scheme.examples
 
     @property
@@ -242,13 +273,16 @@ class Plan:
             words = self.evidence.first_words
             return f"A run of {self.rounds} rounds that follows this plan is {self.guarantee}. {words}"
         run = f"A run of {self.rounds} rounds that follows this plan{self.evidence.proviso} is {self.guarantee}."
+        if self.per_user is not None:
+            run += " The unit is a user: neighbours differ in all examples of one user, of which at most "
+            run += f"{self.per_user} take part in a round."
         public = "" if self.guarantee.adjacency.equal_sizes else f" {self.public_size}"
         return f"{run}{public} {self.evidence.words}"
 
     @property
     def public_size(self) -> str:
         """In words, what is public where neighbours differ in the number of examples."""
-        return (
+        return self.worded(
             f"The number of examples, {self.examples}, is public, and with it the number of batches and the divisor of "
             "sums: they stay as planned for the neighbour with an example more or less."
         )
@@ -259,8 +293,10 @@ class Plan:
         if self.guarantee.delta * self.examples <= 1:
             return ()
         return (
-            f"delta = {self.guarantee.delta:g} is above 1 / examples = {1 / self.examples:.3g}: publishing an example "
-            "picked at random would be allowed by it; take a delta well below",
+            self.worded(
+                f"delta = {self.guarantee.delta:g} is above 1 / examples = {1 / self.examples:.3g}: publishing an "
+                "example picked at random would be allowed by it; take a delta well below"
+            ),
         )
 
     @property
@@ -270,7 +306,9 @@ class Plan:
             claim = f"({self.guarantee.epsilon:g}, {self.leak.delta_at_epsilon:.4g})-DP"
         else:
             claim = f"({self.leak.epsilon_at_delta:.4g}, {self.guarantee.delta:g})-DP"
-        return f"If it becomes known which examples were in which batch, the same noise still gives {claim}."
+        return self.worded(
+            f"If it becomes known which examples were in which batch, the same noise still gives {claim}."
+        )
 
     def batches(self, seed: str | int | None = None) -> Batches:
         """Returns the batches of a new run.
@@ -330,7 +368,11 @@ class Plan:
                 "nominal_size": self.expected_batch_size,
                 "truncation": self.truncation.to_json(),
             },
-            "clipping": {"clip_norm": self.clip_norm, "convention": CONVENTION},
+            **({} if self.per_user is None else {"unit": {"kind": USER, "per_user": self.per_user}}),
+            "clipping": {
+                "clip_norm": self.clip_norm,
+                "convention": CONVENTION if self.per_user is None else USER_CONVENTION,
+            },
             "strategy": {"spec": self.spec, "kind": self.strategy.kind, "hash": self.strategy.digest},
             "noise": {
                 "noise_multiplier": self.noise_multiplier,
@@ -378,6 +420,7 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
         created=body.text("created"),
         versions=body.texts("versions"),
         version=version,
+        per_user=None if "unit" not in value else body.inner("unit").count("per_user", 1),
     )
     plan.check()
     _check_derived("if_batches_leak", plan.leak.to_json(version), leaked(plan).to_json(version))
@@ -405,8 +448,7 @@ def leaked(plan: Plan, runs: int = 1) -> Leak:
 
 def leaked_mu(plan: Plan) -> float:
     """Returns the mean shift of the Gaussian mechanism that is left if the batches are known, truncation aside."""
-    shift = plan.guarantee.sides * plan.scheme.sensitivity_if_known(plan.strategy)
-    return shift / (plan.noise_multiplier * plan.sensitivity) * (1 + 1e-9)
+    return plan.run.mu_if_known(plan.guarantee.adjacency)
 
 
 def _check_derived(name: str, stated: dict[str, Any], derived: dict[str, Any]) -> None:

@@ -3,5 +3,15 @@
 from galton.training.folder import fork_run
 from galton.training.record import check_record, release_run
 from galton.training.run import LostRounds, PlanViolated, RoundsSkipped, TrainingRun
+from galton.training.stop import stop_run
 
-__all__ = ["LostRounds", "PlanViolated", "RoundsSkipped", "TrainingRun", "check_record", "fork_run", "release_run"]
+__all__ = [
+    "LostRounds",
+    "PlanViolated",
+    "RoundsSkipped",
+    "TrainingRun",
+    "check_record",
+    "fork_run",
+    "release_run",
+    "stop_run",
+]

@@ -44,7 +44,7 @@ def begin_body(plan: str, batches: dict[str, Any], seed_chosen_by_user: bool) ->
 def _identity() -> Body:
     """What version 2 added: a public name, those it was forked from, where the folder is, and on what it last ran."""
     identity: Body = {"id": secrets.token_hex(16), "ancestors": [], "forks": []}
-    return identity | {"place": None, "environment": None, "model": None}
+    return identity | {"place": None, "environment": None, "model": None, "stopped": None}
 
 
 def renamed(body: Body) -> Body:
@@ -70,6 +70,8 @@ def read_body(folder: Path) -> Body:
         known.inner("batches").count("physical", 1)
         known.count("resumptions")
         known.truth("seed_chosen_by_user")
+        if body.setdefault("stopped", None) is not None:
+            known.mapping("stopped")
         for name in ("plan", "started", "id"):
             known.text(name)
         for name in ("ancestors", "forks"):
@@ -103,6 +105,8 @@ def fork_run(folder: str | Path, new: str | Path) -> Path:
     if target.exists():
         raise InvalidFile(f"{target}: is there already; a fork needs a new folder")
     body = read_body(source)
+    if body["stopped"] is not None:
+        raise InvalidFile(f"{source}: was stopped for good; its record says that no round follows")
     with closing(open_exclusively(source / LOCK)):
         if not (source / "noise.journal").exists():
             raise InvalidFile(f"{source}: has not begun; there is nothing to fork")

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from galton import files
+from galton.batching import Batch, Users
 from galton.errors import InvalidArgument, InvalidFile, count, positive
 from galton.noise.layout import Tree
 from galton.noise.sealed import SealedState, sealed_noise
@@ -99,6 +100,30 @@ def clipped_sum(
 
         nothing = jax.tree.map(lambda part: jnp.zeros_like(_single(part)), params)
         return jax.lax.fori_loop(0, number, add, nothing)
+
+    return total
+
+
+def user_loss(loss: Loss) -> Loss:
+    """Returns the loss of a user: the sum over the user's examples, for `clipped_sum` to clip as a whole.
+
+    Args:
+      loss: loss(params, example), for one example without a batch axis.
+
+    Returns:
+      loss(params, (examples, mask)), for the examples of one user along a first axis and True where there is one.
+
+    Example:
+      >>> total = clipped_sum(user_loss(lambda w, x: w * x), clip_norm=1.0)
+      >>> rows, mask = jnp.array([[0.25, 0.25], [7.0, 0.0]]), jnp.array([[True, True], [True, False]])
+      >>> f"{total(jnp.array(0.0), (rows, mask), jnp.array([True, True])):.3f}"  # 0.5, and 7 clipped to 1
+      '1.500'
+    """
+
+    def total(params: Tree, user: Tree) -> jax.Array:
+        examples, present = user
+        losses = jax.vmap(partial(loss, params))(examples)
+        return jnp.where(present, losses, 0).sum()
 
     return total
 
@@ -204,6 +229,7 @@ def train(
     optimizer: optax.GradientTransformation,
     *,
     clipped: ClippedSum | None = None,
+    users: Users | None = None,
     micro_batch_size: int | None = None,
     constant_time: bool = False,
     save_every: int = 100,
@@ -237,6 +263,8 @@ def train(
       optimizer: receives the private means of gradients.
       clipped: total(params, batch, mask), for models whose clipped gradients can be summed faster than by
         `clipped_sum`. No example may contribute more than the plan's clip norm: the guarantee rests on it.
+      users: which examples are whose (`galton.batching.group_by_user`), for a plan whose unit is a user. A batch is
+        then one of users, and `clipped` gets (rows, mask of rows) for each instead of a row.
       micro_batch_size: see `clipped_sum`; not for `clipped`. By default a tenth of the expected batch size, so that on
         average less than 5% of the rows that are computed are padding.
       constant_time: compute all padding too; see `clipped_sum`.
@@ -258,7 +286,10 @@ def train(
     if (loss is None) == (clipped is None):
         raise InvalidArgument("clipped", clipped, "must be given if there is no loss, and only then")
     at_once = micro_batch_size or max(1, int(plan.expected_batch_size / 10))
-    total_of = jax.jit(clipped or clipped_sum(cast(Loss, loss), plan.clip_norm, at_once, constant_time))
+    if loss is not None:
+        each = loss if users is None else user_loss(loss)
+        clipped = clipped_sum(each, plan.clip_norm, at_once, constant_time)
+    total_of = jax.jit(cast(ClippedSum, clipped))
 
     @jax.jit
     def step(state: tuple[Tree, Tree], total: Tree, noise: Tree) -> tuple[Tree, Tree]:
@@ -267,12 +298,15 @@ def train(
         return optax.apply_updates(params, updates), inner
 
     size = _examples(rows)
+    if users is not None and users.examples != size:
+        raise InvalidArgument("users", users.examples, f"must say to whom each example belongs, and there are {size}")
     with TrainingRun(
         plan,
         folder,
         params,
-        examples=size,
+        examples=size if users is None else users.number,
         clip_norm=plan.clip_norm,
+        per_user=None if users is None else users.per_user,
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,
@@ -287,7 +321,7 @@ def train(
         with Termination() as termination:
             while run.round < last and not termination.requested:
                 batch = run.batch
-                total = total_of(state[0], jax.tree.map(batch.take, rows), jnp.asarray(batch.mask))
+                total = total_of(state[0], _rows_of(batch, plan.bins, rows, users), jnp.asarray(batch.mask))
                 try:
                     noise = run.noise(total)
                 except RoundsSkipped as lost:
@@ -300,6 +334,16 @@ def train(
                 if run.round % save_every == 0 or run.round >= last or termination.requested:
                     save()
             return Trained(*state, run.record())
+
+
+def _rows_of(batch: Batch, bins: int, rows: Tree, users: Users | None) -> Tree:
+    """The rows of a batch of examples; of one of users, the rows of each with their mask."""
+    if users is None:
+        return jax.tree.map(batch.take, rows)
+    taken = jax.tree.map(lambda part: users.take(batch, bins, part)[0], rows)
+    mask = np.zeros((batch.padded_batch_size, users.per_user), bool)
+    mask[batch.mask] = users.rows(batch.examples, batch.round // bins)[1]
+    return taken, mask
 
 
 def _examples(data: Tree) -> int:

@@ -32,6 +32,7 @@ def begin_record(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
         "guarantee": plan.guarantee.to_json(),
         "forks": body["forks"],
         "together": together(plan, len(body["forks"]) + 1),
+        "stopped": body["stopped"],
         "model": body["model"],
         "seed_chosen_by_user": body["seed_chosen_by_user"],
         "started": body["started"],

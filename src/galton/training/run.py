@@ -78,6 +78,8 @@ class TrainingRun:
       shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
       reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
         are redrawn.
+      per_user: the most examples of a user in a round, for a plan whose unit is a user; must be the plan's. `examples`
+        is then the number of users, and so are the indices of batches: `galton.batching.Users` gives their examples.
       seed: of batches and noise, for tests and repeatable studies only: whoever can guess it can undo the protection.
       pinned: the plan's hash (`Plan.digest`), if only that plan will do.
       trusted_key: public key, or its file (PEM), that must have signed the plan, if only a signed one will do.
@@ -120,6 +122,7 @@ class TrainingRun:
         strict: bool = False,
         shuffled: bool = False,
         reshuffled: bool = False,
+        per_user: int | None = None,
         seed: int | None = None,
         pinned: str | None = None,
         trusted_key: str | Path | bytes | None = None,
@@ -139,6 +142,15 @@ class TrainingRun:
             )
         check_same("examples", examples, self.plan.examples)
         check_same("clip_norm", clip_norm, self.plan.clip_norm)
+        if per_user != self.plan.per_user:
+            unit = (
+                "an example" if self.plan.per_user is None else f"a user, at most {self.plan.per_user} examples a round"
+            )
+            raise PlanViolated(
+                f"per_user = {per_user}: the unit of the plan is {unit}; for users, group examples by "
+                "galton.batching.group_by_user and train by train(users=...) of galton.training.jax or .torch, or a "
+                "loop of your own with per_user=..., or plan for the unit that you train with"
+            )
         layout_of(params)  # refuses what is no tree of arrays
         self.folder = Path(folder)
         self.trust: Trust = establish_trust(
@@ -242,8 +254,8 @@ class TrainingRun:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds have had their noise."""
-        return self.round >= self.rounds
+        """Whether all rounds have had their noise, or the run was stopped (`stop_run`)."""
+        return self.round >= self.rounds or self._body["stopped"] is not None
 
     @property
     def begun(self) -> bool:
@@ -455,7 +467,7 @@ class TrainingRun:
                 "rounds_planned": self.rounds,
                 "rounds_done": self.round,
                 "rounds_released": self.released,
-                "completed": self.done,
+                "completed": self.round >= self.rounds,
                 "resumptions": self.resumptions,
                 "rounds_replayed": journal.replays,
                 "rounds_skipped": [[first, after - 1] for first, after in journal.skips],
@@ -484,6 +496,8 @@ class TrainingRun:
         self.close()
 
     def _check_not_done(self) -> None:
+        if self._body["stopped"] is not None:
+            raise PlanViolated(f"round = {self.round}: the run was stopped for good, and its record says so")
         if self.done:
             raise PlanViolated(f"round = {self.round}: the plan has {self.rounds} rounds, and all are done")
 

@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 from torch.utils.dlpack import from_dlpack
 
+from galton.batching import Users
 from galton.errors import InvalidArgument, count, positive
 from galton.plan import Plan, load_plan
 from galton.training.run import ROUNDING, LostRounds, PlanViolated, RoundsSkipped, TrainingRun
@@ -41,7 +42,7 @@ from galton.training.termination import Termination
 from galton.training.torch_batches import Accumulated, PaddedBatch, plan_loader, seeded
 from galton.training.torch_clipping import add_clipped
 
-__all__ = ["PaddedBatch", "PrivateOptimizer", "clipped_sum", "open_run", "plan_loader", "train"]
+__all__ = ["PaddedBatch", "PrivateOptimizer", "clipped_sum", "open_run", "plan_loader", "train", "user_loss"]
 
 Forward = Callable[..., Any]
 """The model as a function of its inputs."""
@@ -62,6 +63,7 @@ def open_run(
     clip_norm: float,
     form: str = "buffers",
     strict: bool = False,
+    per_user: int | None = None,
     seed: int | None = None,
     pinned: str | None = None,
     trusted_key: str | Path | bytes | None = None,
@@ -72,10 +74,11 @@ def open_run(
       plan: a plan, or the folder of one.
       folder: of the run; created if it does not exist, resumed from if it does. It has secrets.
       model: the model; only the shapes of its trainable parameters are used.
-      examples: number of examples in the data set; must be the plan's.
+      examples: number of examples in the data set, or of users where they are the unit; must be the plan's.
       clip_norm: l2 norm that gradients are clipped to; must be the plan's.
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
       strict: never compute a round again: those that a crash lost are skipped.
+      per_user: the most examples of a user in a round, for a plan whose unit is a user; must be the plan's.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -92,6 +95,7 @@ def open_run(
         clip_norm=clip_norm,
         form=form,
         strict=strict,
+        per_user=per_user,
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,
@@ -165,6 +169,37 @@ def clipped_sum(
     return total
 
 
+def user_loss(loss: Loss) -> Loss:
+    """Returns the loss of a user: the sum over the user's examples, for `clipped_sum` to clip as a whole.
+
+    Args:
+      loss: loss(model, rows), for the rows of one example as a batch of one.
+
+    Returns:
+      loss(model, (rows, mask)), for a batch of one user, whose examples are the second axis; the mask is True where
+      there is one.
+
+    Example:
+      >>> model = nn.Linear(1, 1, bias=False)
+      >>> rows, present = torch.tensor([[[0.25], [0.25]], [[7.0], [0.0]]]), torch.tensor([[True, True], [True, False]])
+      >>> each = user_loss(lambda model, rows: model(rows).sum())
+      >>> total = clipped_sum(model, each, (rows, present), torch.tensor([True, True]), clip_norm=1.0)
+      >>> f"{total['weight'].item():.3f}"  # 0.5, and 7 clipped to 1
+      '1.500'
+    """
+
+    def total(model: Forward, user: Any) -> Tensor:
+        rows, present = user
+
+        def single(example: Any) -> Tensor:
+            return loss(model, tree_map(lambda leaf: leaf.unsqueeze(0), example))
+
+        losses = vmap(single, randomness="different")(tree_map(lambda leaf: leaf[0], rows))
+        return torch.where(present[0], losses, 0.0).sum()
+
+    return total
+
+
 def _at_least_single(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
@@ -230,6 +265,7 @@ class PrivateOptimizer(Optimizer):
         if self._passed_over:
             return
         self._accumulated.check(batch)
+        loss = loss if self.run.plan.per_user is None else user_loss(loss)
         device = next(iter(self._weights.values())).device
         inputs, mask = tree_map(lambda leaf: leaf.to(device), (batch.inputs, batch.mask))
         with seeded(self.run.round_seed(batch.round, batch.part), device):
@@ -369,6 +405,7 @@ def train(
     optimizer: Optimizer,
     *,
     scheduler: LRScheduler | None = None,
+    users: Users | None = None,
     micro_batch_size: int | None = None,
     constant_time: bool = False,
     workers: int = 0,
@@ -400,6 +437,8 @@ def train(
       data: a data set with as many examples as the plan.
       optimizer: receives the private means of gradients.
       scheduler: of the optimiser's learning rate; stepped after every round, skipped ones included, and saved.
+      users: which examples are whose (`galton.batching.group_by_user`), for a plan whose unit is a user. A batch is
+        then one of users, and the gradients of a user's examples are clipped as a whole.
       micro_batch_size: number of examples whose gradients are in memory at the same time; see `clipped_sum`.
       constant_time: compute padding too; see `clipped_sum`.
       workers: number of processes that load data.
@@ -421,8 +460,9 @@ def train(
         plan,
         folder,
         model,
-        examples=size,
+        examples=size if users is None else users.number,
         clip_norm=plan.clip_norm,
+        per_user=None if users is None else users.per_user,
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,
@@ -436,7 +476,7 @@ def train(
                 scheduler.load_state_dict(saved["scheduler"])
         private = PrivateOptimizer(optimizer, model, run)
         private._must_load &= not begun
-        loader = plan_loader(run, data, num_workers=workers)
+        loader = plan_loader(run, data, users=users, num_workers=workers)
 
         def save() -> None:
             run.publish(partial(write_tensors, model.state_dict()), ".pt")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from galton.batching import Batch
+from galton.batching import Batch, Users
 from galton.errors import InvalidArgument, count
 from galton.training.run import PlanViolated, TrainingRun, check_same
 
@@ -45,7 +45,11 @@ class PaddedBatch(NamedTuple):
 
 
 def plan_loader(
-    run: TrainingRun, data: Dataset[Any], micro_batch_size: int | None = None, **options: Any
+    run: TrainingRun,
+    data: Dataset[Any],
+    micro_batch_size: int | None = None,
+    users: Users | None = None,
+    **options: Any,
 ) -> DataLoader[PaddedBatch]:
     """Returns a data loader for a run: each pass yields the batches from the next round to the end of its epoch.
 
@@ -57,6 +61,8 @@ def plan_loader(
       run: the run; the loader reads ahead of it.
       data: a data set with as many examples as the plan, all of the same shapes.
       micro_batch_size: yield micro-batches of this size; must divide the padded batch size. By default whole batches.
+      users: which examples are whose, for a plan whose unit is a user. `inputs` of a batch are then the rows of users,
+        of shape (users, per_user, ...), and a mask of them.
       options: of the `DataLoader`, such as `num_workers`, `pin_memory` and `collate_fn`. The latter must return
         tensors, in any nesting, with one row per example as their first axis. Workers are started by `forkserver`
         unless `multiprocessing_context` says otherwise, for a process that uses JAX should not be forked.
@@ -64,8 +70,17 @@ def plan_loader(
     Returns:
       The loader; it yields `PaddedBatch`.
     """
-    check_same("examples", len(data), run.plan.examples)  # type: ignore[arg-type]
-    padded = _PaddedData(data, options.pop("collate_fn", default_collate))
+    size = len(data)  # type: ignore[arg-type]
+    if users is None:
+        check_same("examples", size, run.plan.examples)
+        check_same("per_user", None, run.plan.per_user)
+    else:
+        check_same("users", users.number, run.plan.examples)
+        check_same("per_user", users.per_user, run.plan.per_user)
+        if users.examples != size:
+            remedy = f"must say to whom each example belongs, and there are {size}"
+            raise InvalidArgument("users", users.examples, remedy)
+    padded = _PaddedData(data, options.pop("collate_fn", default_collate), users, run.plan.bins)
     if micro_batch_size is not None and run.plan.padded_batch_size % count("micro_batch_size", micro_batch_size):
         remedy = f"must divide the padded batch size, {run.plan.padded_batch_size}"
         raise InvalidArgument("micro_batch_size", micro_batch_size, remedy)
@@ -142,17 +157,21 @@ class _MicroBatchSampler(Sampler[_MicroBatch]):
 class _PaddedData(Dataset[Any]):
     """A data set that collates and pads micro-batches, in the worker."""
 
-    def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
-        self._data, self._collate = data, collate
+    def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any], users: Users | None, bins: int) -> None:
+        self._data, self._collate, self._users, self._bins = data, collate, users, bins
 
     def __getitem__(self, index: int) -> Any:
         return self._data[index]
 
     def __getitems__(self, micro_batch: _MicroBatch) -> PaddedBatch:
         batch = micro_batch.batch
-        members = batch.examples.tolist()
+        members = len(batch.examples)
+        units = batch.examples if members else np.zeros(1, np.int64)  # an empty batch takes shapes only
+        indices, present = units[:, None], np.ones((len(units), 1), bool)
+        if self._users is not None:
+            indices, present = self._users.rows(units, batch.round // self._bins)
         with seeded(micro_batch.seed):
-            items = [self._data[index] for index in members or [0]]  # an empty batch takes shapes only
+            items = [self._data[index] for index in indices.ravel().tolist()]
             collated = self._collate(items)
 
         def pad(leaf: Any) -> Tensor:
@@ -162,11 +181,18 @@ class _PaddedData(Dataset[Any]):
                     f"collate_fn: gave {shape} for {len(items)} examples; it must give tensors with one row for each, "
                     "as their first axis, and leave none out"
                 )
+            if self._users is not None:
+                leaf = leaf.reshape(*present.shape, *leaf.shape[1:]).clone()
+                leaf[~torch.from_numpy(present)] = 0
             fixed = leaf.new_zeros((batch.padded_batch_size, *leaf.shape[1:]))
-            fixed[: len(members)] = leaf[: len(members)]
+            fixed[:members] = leaf[:members]
             return fixed
 
         rows = tree_map(pad, collated)
+        if self._users is not None:
+            known = torch.zeros((batch.padded_batch_size, present.shape[1]), dtype=torch.bool)
+            known[:members] = torch.from_numpy(present)[:members]
+            rows = (rows, known)
         mask = torch.from_numpy(batch.mask.copy())
         return PaddedBatch(rows, mask, batch.round, micro_batch.part, micro_batch.parts, micro_batch.token)
 
