@@ -30,7 +30,7 @@ from galton.report.correlation import WINDOW, noise_correlation
 from galton.report.figures import batch_sizes
 from galton.report.numbers import short, written
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
-from tests.marks import SLOW
+from tests.marks import slow_after
 from tests.test_cli import galton
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -91,7 +91,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Plan]]
 @pytest.fixture(scope="module")
 def curves(plans: dict[str, Plan], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Curve]:
     cache = Cache(tmp_path_factory.mktemp("cache"))
-    return {name: privacy_curve(plan, cache=cache, points=4) for name, plan in plans.items()}
+    return {name: privacy_curve(plan, cache=cache, points=4, deltas=()) for name, plan in plans.items()}
 
 
 @pytest.fixture(scope="module")
@@ -225,12 +225,12 @@ def plan_of(
 
 
 SUPPORTED = [
-    pytest.param(name, adjacency, marks=SLOW)
-    if name == "min-separation" or (name == "redrawn" and adjacency is not Adjacency.ADD_OR_REMOVE)
-    else (name, adjacency)
+    case
     for name, accountant in ACCOUNTANTS.items()
-    for adjacency in Adjacency
-    if accountant.supports(adjacency)
+    for case in slow_after(
+        0 if name in ("redrawn", "min-separation") else 1,
+        [(name, adjacency) for adjacency in Adjacency if accountant.supports(adjacency)],
+    )
 ]
 
 
@@ -240,7 +240,7 @@ def test_every_accountant_and_adjacency_is_told(
 ) -> None:
     plan = plan_of(name, adjacency)
     plan.check()
-    page = render(plan, privacy_curve(plan, cache=Cache(tmp_path), points=2))
+    page = render(plan, privacy_curve(plan, cache=Cache(tmp_path), points=2, deltas=()))
     told = [*asdict(adjacency.wording).values(), f"{adjacency} adjacency"]
     assert [text for text in told if text not in Reader(page).text] == []
     assert f'<th scope="row">accountant</th><td>{name}</td>' in page
@@ -292,7 +292,7 @@ def test_a_page_says_what_is_not_covered_and_what_is_public(plans: dict[str, Pla
     assert "Warning:" not in page
     plan = plans["unamplified"]
     large = replace(plan, guarantee=plan.guarantee.with_delta(0.5))
-    curve = privacy_curve(plan, Options(seed=1))
+    curve = privacy_curve(plan, Options(seed=1), deltas=())
     assert "Warning: delta = 0.5 is above 1 / examples" in Reader(render(large, curve)).text
 
 
@@ -320,26 +320,26 @@ def test_curve_without_amplification_is_the_gaussian_one(plans: dict[str, Plan],
 
 def test_curve_is_kept_by_plan_and_seed(plans: dict[str, Plan], tmp_path: Path) -> None:
     plan, cache = plans["balls-in-bins"], Cache(tmp_path)
-    first = privacy_curve(plan, cache=cache, points=2)
-    assert privacy_curve(plan, cache=cache, points=2) == first
-    assert privacy_curve(plan, Options(seed=1), cache, points=2) != first
+    first = privacy_curve(plan, cache=cache, points=2, deltas=())
+    assert privacy_curve(plan, cache=cache, points=2, deltas=()) == first
+    assert privacy_curve(plan, Options(seed=1), cache, points=2, deltas=()) != first
 
 
 def test_curve_of_other_versions_is_computed_anew(
     plans: dict[str, Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, cache = plans["unamplified"], Cache(tmp_path)
-    privacy_curve(plan, cache=cache, points=2)
+    privacy_curve(plan, cache=cache, points=2, deltas=())
     kept = len(list(tmp_path.iterdir()))
     monkeypatch.setattr("galton.report.curves.versions", lambda: {"jax": "another"})
-    privacy_curve(plan, cache=cache, points=2)
+    privacy_curve(plan, cache=cache, points=2, deltas=())
     assert len(list(tmp_path.iterdir())) == kept + 1
 
 
 def test_truncation_is_part_of_the_curve(plans: dict[str, Plan], curves: dict[str, Curve], tmp_path: Path) -> None:
     plan = plans["poisson"]
     tight = replace(plan, truncation=replace(plan.truncation, displacement=1e-4))
-    curve = privacy_curve(tight, cache=Cache(tmp_path), points=4)
+    curve = privacy_curve(tight, cache=Cache(tmp_path), points=4, deltas=())
     assert curve.uppers[0] == pytest.approx(curves["poisson"].uppers[0] + 1e-4)
 
 

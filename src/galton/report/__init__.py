@@ -1,7 +1,9 @@
 """A plan as one HTML page: the guarantee in words and pictures, with nothing loaded from elsewhere."""
 
 from galton.report.curves import privacy_curve
+from galton.report.disclosure import Disclosure, disclose
 from galton.report.page import render
-from galton.report.write import REPORT, write_report
+from galton.report.sheet import render_sheet
+from galton.report.write import REPORT, write_report, write_sheet
 
-__all__ = ["REPORT", "privacy_curve", "render", "write_report"]
+__all__ = ["REPORT", "Disclosure", "disclose", "privacy_curve", "render", "render_sheet", "write_report", "write_sheet"]

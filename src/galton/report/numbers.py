@@ -57,3 +57,15 @@ def percent_at_most(share: float) -> str:
     scale = 10**digits
     value = min(100.0, math.ceil(share * 100 * scale - 1e-9) / scale)
     return f"{value:.{digits}f}".rstrip("0").rstrip(".") + "%"
+
+
+def at_most(value: float, digits: int = 4) -> str:
+    """Returns a number above 0 with few digits, rounded up.
+
+    >>> at_most(1.72201), at_most(2.0)
+    ('1.723', '2')
+    """
+    if value == 0 or math.isinf(value):
+        return short(value, digits)
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
+    return short(math.ceil(value * scale - 1e-9) / scale, digits)

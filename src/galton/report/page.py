@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from html import escape
 
 from galton.accountants import Curve
@@ -11,18 +10,21 @@ from galton.plan import Plan
 from galton.report import figures, words
 from galton.report.correlation import Correlation, noise_correlation
 from galton.report.curves import relies_on_secrecy
+from galton.report.disclosure import Disclosure, disclose
+from galton.report.markup import columns, paragraphs, settings_table, table, table_head
 from galton.report.numbers import TIMES, percent_at_most, short, written
-from galton.report.style import CSS
+from galton.report.risk import RATES, Risk
+from galton.report.style import CSS, POLICY
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""Nothing is loaded and nothing runs, whatever a plan says."""
 _SECTIONS = {
     "meaning": "What it means",
     "evidence": "How sure it is",
+    "risk": "Risk in numbers",
     "curves": "Privacy curve",
     "noise": "Noise",
     "batches": "Batches",
     "error": "Error",
+    "disclosure": "Disclosure",
     "settings": "Settings",
 }
 
@@ -38,20 +40,27 @@ def render(plan: Plan, curve: Curve) -> str:
       The page.
     """
     title = f"Privacy report: ε = {short(plan.guarantee.epsilon)}, δ = {short(plan.guarantee.delta)}"
-    parts = [_meaning(plan, curve), _evidence(plan), _curves(plan, curve), _noise(plan), _batches(plan)]
-    main = "\n".join([*parts, _error(plan), _settings(plan)])
+    disclosure = disclose(plan, curve)
+    parts = [
+        _meaning(plan, curve, disclosure.secret),
+        _evidence(plan),
+        _risk(disclosure),
+        _curves(plan, curve),
+        _noise(plan),
+    ]
+    main = "\n".join([*parts, _batches(plan), _error(plan), _disclosure(disclosure), _settings(plan)])
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">
+<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="galton">
 <title>{escape(title)}</title>
 <style>{CSS}</style>
 </head>
 <body>
-{_header(plan, curve)}
+{_header(plan, disclosure.secret)}
 <main>
 {main}
 </main>
@@ -64,10 +73,10 @@ def render(plan: Plan, curve: Curve) -> str:
 """
 
 
-def _header(plan: Plan, curve: Curve) -> str:
+def _header(plan: Plan, risk: Risk) -> str:
     facts = [
         ("guarantee (ε, δ)", f"({short(plan.guarantee.epsilon)}, {short(plan.guarantee.delta)})"),
-        ("best guess right at most", percent_at_most((1 + curve.advantage) / 2)),
+        ("best guess right at most", percent_at_most((1 + risk.advantage) / 2)),
         ("noise multiplier", short(plan.noise_multiplier)),
         ("error (RMSE)", short(plan.rmse)),
     ]
@@ -75,7 +84,7 @@ def _header(plan: Plan, curve: Curve) -> str:
     links = "\n".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in _SECTIONS.items())
     return f"""<header>
 <h1>Privacy report</h1>
-<p class="lead">Differentially private training on {plan.examples:,} examples: {plan.rounds:,} rounds,
+<p class="lead">Differentially private training on {plan.examples:,} {plan.unit}s: {plan.rounds:,} rounds,
 {plan.epochs:,} {"epoch" if plan.epochs == 1 else "epochs"}, {escape(plan.scheme.name)} batches,
 {escape(plan.guarantee.adjacency.value)} adjacency.</p>
 <dl class="facts">
@@ -87,24 +96,25 @@ def _header(plan: Plan, curve: Curve) -> str:
 </header>"""
 
 
-def _meaning(plan: Plan, curve: Curve) -> str:
-    rows = [(percent_at_most(rate), percent_at_most(curve.hits(rate))) for rate in words.RATES]
+def _meaning(plan: Plan, curve: Curve, risk: Risk) -> str:
+    limits = zip(RATES, risk.true_positive_rates, strict=True)
+    rows = [(percent_at_most(rate), percent_at_most(limit)) for rate, limit in limits]
     person = [
         "<h3>For a person whose data is used</h3>",
-        _paragraphs(words.meaning(plan, curve)),
-        _table(("false alarms", "hits, at most"), rows, f"The best possible test of {words.question(plan)}"),
+        paragraphs(words.meaning(plan, risk, bool(curve.estimates))),
+        table(("false alarms", "hits, at most"), rows, f"The best possible test of {words.question(plan)}"),
         "<h3>Which data sets are compared</h3>",
-        _paragraphs([plan.guarantee.adjacency.wording.neighbours]),
+        paragraphs([plan.worded(plan.guarantee.adjacency.wording.neighbours)]),
     ]
     run = [
         "<h3>If the batches leak</h3>",
-        _paragraphs([words.leak(plan)]),
+        paragraphs([words.leak(plan)]),
         "<h3>What must be true of the training run</h3>",
         "<ul>\n" + "\n".join(f"<li>{escape(condition)}</li>" for condition in words.conditions(plan)) + "\n</ul>",
     ]
     claim = f'<p class="claim">{escape(written(plan.statement))}</p>'
     claim += "".join(f'\n<p class="claim">Warning: {escape(written(warning))}.</p>' for warning in plan.warnings)
-    return _section("meaning", claim, _columns("\n".join(person), "\n".join(run)))
+    return _section("meaning", claim, columns("\n".join(person), "\n".join(run)))
 
 
 def _evidence(plan: Plan) -> str:
@@ -119,7 +129,7 @@ def _evidence(plan: Plan) -> str:
         ("noise multiplier proved", short(evidence.noise_multiplier, 6)),
     ]
     text = "The guarantee was calculated, not sampled: there is no certificate, no seed and no probability of failure."
-    return _section("evidence", _paragraphs([text]), _settings_table(rows))
+    return _section("evidence", paragraphs([text]), settings_table(rows))
 
 
 def _certificate(certificate: Certificate) -> str:
@@ -142,8 +152,18 @@ def _certificate(certificate: Certificate) -> str:
         for verdict in certificate.by_direction
     ]
     head = ("direction", "sampler", "δ, estimate", "samples")
-    by_direction = _table(head, verdicts, "By direction of the comparison", text=2)
-    return _section("evidence", _paragraphs([text]), _columns(_settings_table(rows), by_direction))
+    by_direction = table(head, verdicts, "By direction of the comparison", text=2)
+    return _section("evidence", paragraphs([text]), columns(settings_table(rows), by_direction))
+
+
+def _risk(disclosure: Disclosure) -> str:
+    names, rows = disclosure.figures()
+    return _section("risk", table(names, rows, "Upper limits, rounded up"), paragraphs(disclosure.notes))
+
+
+def _disclosure(disclosure: Disclosure) -> str:
+    ahead = "What a reviewer asks for, in one table; galton disclose writes it as text, Markdown or one printed page."
+    return _section("disclosure", paragraphs([ahead]), settings_table(disclosure.rows))
 
 
 def _curves(plan: Plan, curve: Curve) -> str:
@@ -161,17 +181,16 @@ def _curves(plan: Plan, curve: Curve) -> str:
             f"No test of {words.question(plan)} gets into the shaded area, by the upper limits.{leak}",
         ),
     ]
-    table = _curve_table(curve)
-    details = f"<details><summary>The curve in numbers</summary>{table}</details>"
-    return _section("curves", _paragraphs([ahead, curve.words]), _columns(*pictures), details)
+    details = f"<details><summary>The curve in numbers</summary>{_curve_table(curve)}</details>"
+    return _section("curves", paragraphs([ahead, curve.words]), columns(*pictures), details)
 
 
 def _curve_table(curve: Curve) -> str:
     step = max(1, (len(curve.epsilons) - 1) // 18)
-    columns = [("ε", curve.epsilons), ("δ, estimate", curve.estimates), ("δ, at most", curve.uppers)]
-    filled = [(name, [short(value, 3) for value in values[::step]]) for name, values in columns if values]
+    series = [("ε", curve.epsilons), ("δ, estimate", curve.estimates), ("δ, at most", curve.uppers)]
+    filled = [(name, [short(value, 3) for value in values[::step]]) for name, values in series if values]
     rows = zip(*(values for _, values in filled), strict=True)
-    return _table([name for name, _ in filled], rows, "Limits are rounded to three digits.")
+    return table([name for name, _ in filled], rows, "Limits are rounded to three digits.")
 
 
 def _noise(plan: Plan) -> str:
@@ -187,7 +206,7 @@ def _noise(plan: Plan) -> str:
         if correlation.rounds < plan.rounds:
             text.append(f"The pictures of the noise show the first {correlation.rounds:,} of {plan.rounds:,} rounds.")
         pictures += _noise_pictures(plan, correlation)
-    return _section("noise", _paragraphs(text), _columns(*pictures))
+    return _section("noise", paragraphs(text), columns(*pictures))
 
 
 def _noise_pictures(plan: Plan, correlation: Correlation) -> list[str]:
@@ -205,11 +224,11 @@ def _noise_pictures(plan: Plan, correlation: Correlation) -> list[str]:
 
 
 def _batches(plan: Plan) -> str:
-    text = _paragraphs([words.batches(plan)])
+    text = paragraphs([plan.worded(words.batches(plan))])
     if plan.scheme.inclusion is None:
         return _section("batches", text)
     caption = "Probability of every batch size. Sums are divided by the expected batch size, whatever the size is."
-    return _section("batches", _columns(text, _figure("Batch sizes", figures.batch_picture(plan), caption)))
+    return _section("batches", columns(text, _figure("Batch sizes", figures.batch_picture(plan), caption)))
 
 
 def _error(plan: Plan) -> str:
@@ -218,11 +237,11 @@ def _error(plan: Plan) -> str:
         _error_row(other.name, other.description, other.standing, other.rmse, other.rmse / plan.rmse)
         for other in plan.alternatives
     ]
-    head = _table_head(("mechanism", "standing", "RMSE"), text=2)
+    head = table_head(("mechanism", "standing", "RMSE"), text=2)
     body = "\n".join([own, *others])
-    table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+    errors = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
     picture = _figure("Against the alternatives", figures.error_picture(plan), "Root-mean-square error.")
-    return _section("error", _paragraphs([words.error(plan)]), _columns(picture, table))
+    return _section("error", paragraphs([words.error(plan)]), columns(picture, errors))
 
 
 def _error_row(name: str, description: str, standing: str, rmse: float, ratio: float, kind: str = "") -> str:
@@ -242,7 +261,8 @@ def _settings(plan: Plan) -> str:
         ],
         "Batches": [
             ("scheme", plan.scheme.name),
-            ("examples", f"{plan.examples:,}"),
+            (f"{plan.unit}s", f"{plan.examples:,}"),
+            *([] if plan.per_user is None else [("examples of a user in a round", f"at most {plan.per_user:,}")]),
             ("batches per epoch", f"{plan.bins:,}"),
             ("epochs", f"{plan.epochs:,}"),
             ("rounds", f"{plan.rounds:,}"),
@@ -268,7 +288,7 @@ def _settings(plan: Plan) -> str:
             *((f"version of {name}", str(value)) for name, value in plan.versions.items()),
         ],
     }
-    tables = _columns(*(f"<h3>{title}</h3>\n{_settings_table(rows)}" for title, rows in groups.items()))
+    tables = columns(*(f"<h3>{title}</h3>\n{settings_table(rows)}" for title, rows in groups.items()))
     source = f"<details><summary>plan.json, with all digits</summary><pre>{escape(plan.text)}</pre></details>"
     return _section("settings", tables, source)
 
@@ -283,47 +303,5 @@ def _section(name: str, *parts: str) -> str:
     return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{_SECTIONS[name]}</h2>\n{body}\n</section>'
 
 
-def _paragraphs(texts: Iterable[str]) -> str:
-    return "\n".join(f"<p>{escape(written(text))}</p>" for text in texts)
-
-
-def _columns(*parts: str) -> str:
-    """Side by side where there is room."""
-    body = "\n".join(f"<div>\n{part}\n</div>" for part in parts)
-    return f'<div class="columns">\n{body}\n</div>'
-
-
 def _figure(title: str, svg: str, caption: str) -> str:
     return f"<figure>\n<h3>{escape(title)}</h3>\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
-
-
-def _table_head(names: Sequence[str], text: int) -> str:
-    """Names of columns; those after the first `text` are numbers."""
-    cells = (
-        f'<th scope="col"{" class=number" if index >= text else ""}>{escape(name)}</th>'
-        for index, name in enumerate(names)
-    )
-    return "".join(cells)
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]], caption: str, text: int = 1) -> str:
-    """A table whose first column names the row."""
-    body = []
-    for first, *others in rows:
-        cells = (
-            f"<td{' class=number' if index >= text else ''}>{escape(cell)}</td>" for index, cell in enumerate(others, 1)
-        )
-        body.append(f'<tr><th scope="row">{escape(first)}</th>{"".join(cells)}</tr>')
-    lines = "\n".join(body)
-    return (
-        f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{_table_head(names, text)}</tr></thead>\n"
-        f"<tbody>\n{lines}\n</tbody>\n</table>"
-    )
-
-
-def _settings_table(rows: Iterable[tuple[str, str]]) -> str:
-    """A table of names and values."""
-    lines = "\n".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(written(value))}</td></tr>' for name, value in rows
-    )
-    return f'<table class="settings">\n<tbody>\n{lines}\n</tbody>\n</table>'

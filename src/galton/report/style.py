@@ -1,5 +1,8 @@
 """How the page looks: phone and desktop, day, night and paper."""
 
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""Nothing is loaded and nothing runs, whatever a plan says."""
+
 CSS = """
 :root {
   color-scheme: light dark;

@@ -4,38 +4,40 @@ from __future__ import annotations
 
 import math
 
-from galton.accountants import Curve
 from galton.plan import Plan
 from galton.report.curves import relies_on_secrecy
 from galton.report.numbers import percent_at_most, short
-
-RATES = (0.001, 0.01, 0.1)
-"""False-positive rates at which the power of the best test is stated."""
+from galton.report.risk import Risk
 
 
 def question(plan: Plan) -> str:
     """What a test wants to know."""
-    return plan.guarantee.adjacency.wording.question
+    return plan.worded(plan.guarantee.adjacency.wording.question)
 
 
-def meaning(plan: Plan, curve: Curve) -> list[str]:
+def meaning(plan: Plan, risk: Risk, sampled: bool) -> list[str]:
     """What the guarantee means for somebody whose example is used."""
     guarantee = plan.guarantee
     wording = guarantee.adjacency.wording
     factor = short(math.exp(min(guarantee.epsilon, 700.0)), 3)
-    basis = ", by the curve below" if curve.estimates else ""
+    basis = ", by the curve below" if sampled else ""
     return [
-        f"Imagine two trainings: one {wording.world}, one {wording.other_world}. Whatever comes out (every "
-        "noisy gradient, every checkpoint, "
+        f"Imagine two trainings: one {plan.worded(wording.world)}, one {plan.worded(wording.other_world)}. Whatever "
+        "comes out (every noisy gradient, every checkpoint, "
         f"the final model, and all that is ever computed from them), no event is more than {factor} times as likely "
         f"{wording.more_likely} (e^ε with ε = {short(guarantee.epsilon)}), plus at "
         f"most δ = {short(guarantee.delta)}. This holds against anybody, with any computer and any "
-        "other knowledge, even all other examples.",
+        f"other knowledge, even all other {plan.unit}s.",
         f"Put as a game{basis}: somebody to whom both trainings are equally likely beforehand, and who sees all that "
-        f"comes out, tells them apart correctly at most {percent_at_most((1 + curve.advantage) / 2)} of the time. "
+        f"comes out, tells them apart correctly at most {percent_at_most((1 + risk.advantage) / 2)} of the time. "
         "Tossing a coin gives 50%.",
-        "The promise is about one example. Somebody who contributed several is protected less: for k of them ε is k "
-        "times as large, and δ grows, too. It is also no promise that nothing is learnt about you: what follows from "
+        (
+            "The promise is about one example. Somebody who contributed several is protected less: for k of them ε is "
+            "k times as large, and δ grows, too. "
+            if plan.per_user is None
+            else "The promise is about one user with all examples. "
+        )
+        + "It is also no promise that nothing is learnt about you: what follows from "
         "the data of others (say, that smoking is harmful) follows without you, too.",
     ]
 
@@ -57,20 +59,26 @@ def conditions(plan: Plan) -> list[str]:
     """What must be true of the training run."""
     secret = " Who is in which batch, and the seed behind it, stay secret." if relies_on_secrecy(plan) else ""
     return [
-        f"Batches are made as analysed: {plan.scheme.description}.{secret}",
-        f"The gradient of every example is clipped to norm {short(plan.clip_norm)} before anything is summed, and "
-        "depends on that example and on what was released before, on nothing else. (Batch normalisation mixes "
-        "examples: it is not covered.)",
+        plan.worded(f"Batches are made as analysed: {plan.scheme.description}.") + secret,
+        (
+            f"The gradient of every example is clipped to norm {short(plan.clip_norm)} before anything is summed, and "
+            "depends on that example and on what was released before, on nothing else. "
+            if plan.per_user is None
+            else f"The gradients of a user's examples, at most {plan.per_user} a round, are summed and clipped as a "
+            f"whole to norm {short(plan.clip_norm)}. They depend on the user's examples and on what was released "
+            "before, on nothing else. "
+        )
+        + "(Batch normalisation mixes examples: it is not covered.)",
         f"Noise C⁻¹z with a standard deviation of z of {short(plan.stddev, 6)} is added to the sum of every round, "
         "from fresh randomness that nobody knows. The result is divided by the expected batch size "
-        f"{short(plan.expected_batch_size)}, whatever the number of examples in the batch.",
+        f"{short(plan.expected_batch_size)}, whatever the number of {plan.unit}s in the batch.",
         f"There are at most {plan.rounds:,} rounds. A run that is resumed continues its noise; a round that was "
         "released is never run again with other noise.",
-        f"A batch with more than {plan.padded_batch_size:,} examples is cut to that many without looking at them.",
+        f"A batch with more than {plan.padded_batch_size:,} {plan.unit}s is cut to that many without looking at them.",
         "Only the noisy sums leave the training. Losses, accuracies or gradient norms of the training data are "
         "releases of their own, and so is every other run on the same data, the search for hyperparameters included.",
-        f"The settings below, the number of examples ({plan.examples:,}) among them, were chosen without looking at "
-        "the data. They are public.",
+        f"The settings below, the number of {plan.unit}s ({plan.examples:,}) among them, were chosen without looking "
+        "at the data. They are public.",
         "The noise counts as Gaussian with all its digits. In training it is rounded to a few of them, and what the "
         "last digits of noisy sums may tell is not part of the guarantee. (Rounding in the analysis is.)",
     ]

@@ -11,7 +11,9 @@ from galton.errors import InvalidArgument
 from galton.plan import Plan
 from galton.plots import pyplot
 from galton.report.curves import privacy_curve
+from galton.report.disclosure import Disclosure
 from galton.report.page import render
+from galton.report.sheet import render_sheet
 
 REPORT = "report.html"
 
@@ -36,6 +38,23 @@ def write_report(
     target = check_output(output)
     pyplot()  # if matplotlib is missing, fail before the work begins
     files.write_text(target, render(plan, privacy_curve(plan, options, cache, points)))
+    return target
+
+
+def write_sheet(disclosure: Disclosure, output: str | Path) -> Path:
+    """Writes a disclosure as one HTML page that prints on one sheet of paper.
+
+    The file is written whole or not at all; one that exists is replaced.
+
+    Args:
+      disclosure: what is disclosed (`disclose`).
+      output: file to write.
+
+    Returns:
+      The path of the file.
+    """
+    target = check_output(output)
+    files.write_text(target, render_sheet(disclosure))
     return target
 
 

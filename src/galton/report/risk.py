@@ -1,0 +1,128 @@
+"""What somebody who sees all that a run releases can do at most: the numbers that privacy officers compare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.special import ndtr, ndtri
+
+from galton.accountants import Curve
+from galton.gaussian import gaussian_delta, gaussian_epsilon
+from galton.plan import Plan
+from galton.plan.plan import leaked_mu
+from galton.report.curves import DELTAS
+
+RATES = (0.001, 0.01, 0.1)
+"""False-positive rates at which the power of the best test is stated."""
+
+
+@dataclass(frozen=True)
+class Risk:
+    """Upper limits for a run of a plan, for batches that are secret or for batches that are known.
+
+    Attributes:
+      advantage: true-positive rate minus false-positive rate of any test: the total variation distance.
+      true_positive_rates: of any test, at the false-positive rates `RATES`.
+      epsilons: at `DELTAS`; None where there is nothing to claim.
+      mu: no test does better than the best of N(mu, 1) against N(0, 1) by more than `mu_delta`; None if not known.
+      mu_delta: by how much a test may do better.
+      rho: `rho_delta`-approximate rho-zCDP, which is rho-zCDP if `rho_delta` is 0.
+      rho_delta: probability that is left out of it.
+    """
+
+    advantage: float
+    true_positive_rates: tuple[float, ...]
+    epsilons: tuple[float | None, ...]
+    mu: float | None
+    mu_delta: float
+    rho: float
+    rho_delta: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a JSON-ready dictionary."""
+        return {
+            "advantage_upper": self.advantage,
+            "true_positive_rates": [
+                {"false_positive_rate": rate, "true_positive_rate": limit}
+                for rate, limit in zip(RATES, self.true_positive_rates, strict=True)
+            ],
+            "epsilon_at": [
+                {"delta": delta, "epsilon": epsilon} for delta, epsilon in zip(DELTAS, self.epsilons, strict=True)
+            ],
+            "gdp": {"mu": self.mu, "but_for": self.mu_delta if self.mu is not None else None},
+            "zcdp": {"rho": self.rho, "but_for": self.rho_delta},
+        }
+
+
+def risk_if_known(plan: Plan) -> Risk:
+    """Returns the risk if it is known who was in which batch: a Gaussian mechanism, in closed form.
+
+    Formal guarantee: docs/math.md, section 14.3. With certainty, and for secret batches too.
+
+    Args:
+      plan: the plan.
+
+    Returns:
+      The limits.
+    """
+    mu = leaked_mu(plan)
+    displaced = 0.0 if plan.guarantee.adjacency.equal_sizes else plan.truncation.displacement
+    return Risk(
+        advantage=min(1.0, (1 - displaced) * gaussian_delta(0.0, mu) * (1 + 1e-9) + displaced),
+        true_positive_rates=tuple(_power(rate, mu, displaced) for rate in RATES),
+        epsilons=tuple(_epsilon(delta, mu, displaced) for delta in DELTAS),
+        mu=mu,
+        mu_delta=displaced,
+        rho=mu * mu / 2,
+        rho_delta=displaced,
+    )
+
+
+def risk_if_secret(plan: Plan, curve: Curve) -> Risk:
+    """Returns the risk if the batches stay secret, by the plan's privacy curve.
+
+    Formal guarantee: if the limits of the curve hold (`curve.words` says how surely), so do these (docs/math.md,
+    section 14). rho is that of known batches: no smaller one holds at all orders.
+
+    Args:
+      plan: the plan.
+      curve: its privacy curve.
+
+    Returns:
+      The limits; none is above that for known batches.
+    """
+    known = risk_if_known(plan)
+    mu, mu_delta = curve.dominating_mu(), curve.uppers[-1]
+    if mu is None or known.mu is None or mu >= known.mu:
+        mu, mu_delta = known.mu, known.mu_delta
+    rates = zip(RATES, known.true_positive_rates, strict=True)
+    epsilons = (_least(curve.epsilon(delta), other) for delta, other in zip(DELTAS, known.epsilons, strict=True))
+    return Risk(
+        advantage=min(curve.advantage, known.advantage),
+        true_positive_rates=tuple(min(curve.hits(rate), other) for rate, other in rates),
+        epsilons=tuple(epsilons),
+        mu=mu,
+        mu_delta=mu_delta,
+        rho=known.rho,
+        rho_delta=known.rho_delta,
+    )
+
+
+def _power(rate: float, mu: float, displaced: float) -> float:
+    """The largest true-positive rate if, but for events of probability `displaced`, the test is of N(mu, 1)."""
+    if rate >= 1 - displaced:
+        return 1.0
+    return min(1.0, (1 - displaced) * float(ndtr(ndtri(rate / (1 - displaced)) + mu)) * (1 + 1e-9) + displaced)
+
+
+def _epsilon(delta: float, mu: float, displaced: float) -> float | None:
+    """The epsilon of such a run: its delta is at most (1 - displaced) times the Gaussian one, plus displaced."""
+    room = (delta - displaced) / (1 - displaced) if displaced < 1 else 0.0
+    return gaussian_epsilon(room * (1 - 1e-9), mu) if room > 0 else None
+
+
+def _least(first: float | None, second: float | None) -> float | None:
+    values = [value for value in (first, second) if value is not None and math.isfinite(value)]
+    return min(values, default=None)
