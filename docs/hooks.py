@@ -1,4 +1,4 @@
-"""What MkDocs does with a page on its way into the site: formulas, links that leave the site, the commands' help."""
+"""What MkDocs does on the way to the site: formulas, links that leave it, the commands' help, the explorer's page."""
 
 from __future__ import annotations
 
@@ -13,15 +13,27 @@ _OUTSIDE = re.compile(r"(!?)\[([^\]]+)\]\((?:\.\./)+((?:benchmarks|reproduction|
 _SIZED_NAMES = re.compile(r"\\[Bb]igg?(?=\\)")
 COMMANDS = "<!-- help of every command -->"
 SCHEMAS = "<!-- fields of every schema -->"
+EXPLORER = "<!-- link to the explorer -->"
+EXPLORER_PAGE = "explorer.html"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Turns links that leave docs/ into names of files in the checkout, and fills in the help of the commands."""
     markdown = _OUTSIDE.sub(lambda link: "" if link[1] else f"{link[2]} (`{link[3]}`)", markdown)
-    for marker, fill in ((COMMANDS, _commands), (SCHEMAS, _schemas)):
+    for marker, fill in ((COMMANDS, _commands), (SCHEMAS, _schemas), (EXPLORER, _explorer_link)):
         if marker in markdown:
             markdown = markdown.replace(marker, fill())
     return markdown
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the explorer with the figures that come with galton."""
+    from mkdocs.structure.files import File
+
+    from galton.explorer import render, shipped_results
+
+    files.append(File.generated(config, EXPLORER_PAGE, content=render(shipped_results())))
+    return files
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
@@ -39,6 +51,10 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
     if 'class="arithmatex"' in content:
         raise ValueError(f"{page.file.src_uri}: a formula is left as it was")
     return content
+
+
+def _explorer_link() -> str:
+    return f"[**Open the explorer**]({EXPLORER_PAGE}){{ .md-button .md-button--primary }}"
 
 
 def _schemas() -> str:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import typer
 import galton
 from galton.cli import load_commands
 from galton.cli.app import SECTIONS, app
+from galton.explorer import render, shipped_results
 from galton.plan import Plan, save_plan
 from tests import schemas
 from tests.test_cli import galton as run_galton
@@ -76,6 +78,11 @@ def test_every_command_and_every_variable_is_in_the_reference() -> None:
         assert variable in PAGES["reference/environment.md"]
 
 
+def slug(title: str) -> str:
+    """The anchor of a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip())
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_link_of_the_site_leads_somewhere(page: str) -> None:
     folder = (DOCS / page).parent
@@ -84,8 +91,30 @@ def test_a_link_of_the_site_leads_somewhere(page: str) -> None:
         assert target.exists(), link
         if anchor:
             titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
-            slugs = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip()) for title in titles}
-            assert anchor[1:] in slugs, link + anchor
+            assert anchor[1:] in set(map(slug, titles)), link + anchor
+
+
+def test_ten_first_questions_are_answered_one_click_from_home() -> None:
+    """Every answer is a section of its own, with something in it."""
+    questions = PAGES["index.md"].partition("## Ten first questions\n")[2].partition("\n## ")[0]
+    links = re.findall(r"^\d+\. \[([^\]]+\?)\]\(([\w/-]+\.md)#([\w-]+)\)$", questions, re.MULTILINE)
+    assert len(links) == len(set(links)) == 10
+    for question, page, anchor in links:
+        parts = re.split(r"^#+ (.*)$", PAGES[page], flags=re.MULTILINE)
+        sections = dict(zip(map(slug, parts[1::2]), parts[2::2], strict=True))
+        assert len(sections[anchor].split()) > 9, question
+
+
+def test_the_site_has_the_explorer() -> None:
+    hooks = runpy.run_path(str(DOCS / "hooks.py"))
+    assert PAGES["explore.md"].count(hooks["EXPLORER"]) == 1
+    shown = hooks["on_page_markdown"](PAGES["explore.md"])
+    assert f"({hooks['EXPLORER_PAGE']})" in shown
+    config = pytest.importorskip("mkdocs.config").load_config(str(DOCS.parent / "mkdocs.yml"), plugins=[])
+    files = pytest.importorskip("mkdocs.structure.files").Files([])
+    (added,) = config.plugins.on_files(files, config=config)
+    assert added.src_uri == hooks["EXPLORER_PAGE"]
+    assert added.content_string == render(shipped_results())
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))])
@@ -110,7 +139,7 @@ def fields(rules: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def test_every_command_has_a_schema_and_a_field_means_the_same_in_all() -> None:
     names = {path.stem for path in schemas.FOLDER.glob("*.json")}
     commands = {name for names in SECTIONS.values() for name in names}
-    assert names == commands | {"error", "file-plan", "file-strategy", "file-record"}
+    assert names == commands | {"error", "file-plan", "file-strategy", "file-record", "file-budget"}
     meanings: dict[str, set[str]] = {}
     for name in names:
         for field, words in fields(schemas.schema(name)):
@@ -119,10 +148,10 @@ def test_every_command_has_a_schema_and_a_field_means_the_same_in_all() -> None:
 
 
 def test_a_schema_refuses_what_it_does_not_describe() -> None:
-    good = {"path": "x", "plan": "sha256:0"}
-    schemas.check(good, "report")
-    for bad in ({"path": "x"}, good | {"more": 1}, good | {"plan": 1}, [good]):
-        assert schemas.problems(bad, schemas.schema("report"))
+    good: dict[str, Any] = {"path": "x", "record": {}}
+    schemas.check(good, "release")
+    for bad in ({"path": "x"}, good | {"more": 1}, good | {"record": 1}, [good]):
+        assert schemas.problems(bad, schemas.schema("release"))
 
 
 def test_files_keep_to_their_schemas(small_plan: Plan, tmp_path: Path) -> None:

@@ -16,7 +16,18 @@ def main() -> NoReturn:
 
 def load_commands() -> None:
     """Imports the modules of all commands, which add them to the app."""
-    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing, training  # noqa: F401
+    from galton.cli import (  # noqa: F401
+        accounting,
+        audit,
+        budget,
+        comparison,
+        explorer,
+        optimization,
+        plan,
+        report,
+        signing,
+        training,
+    )
 
 
 def _main() -> int | None:

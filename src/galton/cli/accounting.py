@@ -126,6 +126,14 @@ def epsilon(
     mechanism: options.Mechanism,
     noise_multiplier: options.Multiplier,
     delta: options.Delta,
+    rounds_done: Annotated[
+        int | None,
+        typer.Option(
+            help="Epsilon of the first so many rounds alone, at least one epoch, with the noise of the whole run. It "
+            "holds if the run ends there for a reason that has nothing to do with the data.",
+            show_default="all rounds",
+        ),
+    ] = None,
     adjacency: options.AdjacencyName = options.ADJACENCY,
     settings: options.EstimationOptions,
     execution: options.Execution,
@@ -136,15 +144,26 @@ def epsilon(
         from galton import accounting
 
         strategy, pair = mechanism.build(noise_multiplier)
+        if rounds_done is not None:
+            pair = mechanism.first_rounds(strategy, noise_multiplier, rounds_done)
         estimate = accounting.epsilon(pair, delta, Adjacency(adjacency), options=accounting_options)
         values = estimate.to_json() | _described(mechanism.strategy, strategy, pair)
         values["noise_multiplier"] = noise_multiplier
-        _with_merge_loss(values, strategy, pair, estimate.epsilon, Adjacency(adjacency))
+        if rounds_done is not None:
+            values |= {
+                "rounds": strategy.rounds,
+                "epochs": -(-strategy.rounds // pair.bins),
+                "rounds_done": rounds_done,
+            }
+        else:
+            _with_merge_loss(values, strategy, pair, estimate.epsilon, Adjacency(adjacency))
     if as_json:
         return show.print_json(values)
+    done = [] if rounds_done is None else [("rounds done", f"{rounds_done} of {strategy.rounds}")]
     rows = [
         _words(mechanism.strategy, pair),
-        ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1)"),
+        *done,
+        ("noise multiplier", f"{noise_multiplier:g} (sensitivity 1{' over the whole run' if done else ''})"),
         ("delta", f"{delta:g}, {adjacency} adjacency"),
         ("epsilon", f"{estimate.epsilon:.4f}"),
         ("limits", f"[{estimate.lower:.4f}, {estimate.upper:.4f}] with confidence {settings.confidence:g}"),

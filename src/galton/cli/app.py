@@ -13,8 +13,11 @@ from galton.cli.running import new_app
 
 PROGRAM = "galton"
 SECTIONS = {
-    "From a plan to a trained model": ("plan", "verify", "report", "audit", "sign", "keygen", "release", "fork"),
-    "Choosing a mechanism": ("compare", "optimize"),
+    "From a plan to a trained model": (
+        *("plan", "verify", "report", "disclose", "audit", "sign", "keygen", "release", "fork", "stop"),
+    ),
+    "Several releases about the same data": ("compose", "budget"),
+    "Choosing a mechanism": ("explore", "compare", "optimize"),
     "Accounting, step by step": ("calibrate", "certify", "epsilon", "delta", "profile"),
 }
 """The commands in the order of their help."""

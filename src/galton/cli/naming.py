@@ -17,6 +17,12 @@ _BUILT_FROM = {"plan": "folder"}
 """Arguments in Python that commands make from a parameter of another name."""
 _LONGEST_NUMBER = 40
 
+_SINGLE = {
+    "batch_size": "must be one number: the analysis needs the same bins in every epoch; make one plan per phase and "
+    "compose them, or give a noise schedule as C (docs/howto.md)"
+}
+"""Why a parameter does not take a list, where people try one."""
+
 
 class Command(TyperCommand):
     """A command whose usage line shows what it requires, with errors that name options as they are typed."""
@@ -47,6 +53,8 @@ class Command(TyperCommand):
             values, _, _ = self.make_parser(ctx).parse_args(args=list(words))
             text = values[parameter.name]
             remedy = _whole_number(text) if "integer" in error.message else "must be a number"
+            if "," in str(text):
+                remedy = _SINGLE.get(parameter.name, remedy)
             raise InvalidArgument(_typed(parameter, words), text, remedy) from None
 
     def invoke(self, ctx: Any) -> Any:

@@ -31,14 +31,14 @@ def starting(names: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], word: str = "or") -> str:
     """Returns names as words.
 
     >>> listed(("plain", "tilted", "auto"))
     'plain, tilted or auto'
     """
     *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 # Where the values allowed are in a module that takes seconds to import, they are written out here, and
@@ -120,7 +120,7 @@ Merge = Annotated[
     int | None,
     typer.Option(
         help="Merge this many neighbouring bins into one mode: faster, and still an upper bound.",
-        show_default="1 up to 2048 bins, chosen automatically above",
+        show_default="1, but for short memory, tree and dense C above 2048 bins",
     ),
 ]
 AllowNegative = Annotated[
@@ -190,7 +190,6 @@ class Mechanism:
         """Returns strategy and pair."""
         from galton.optimization import resolve_strategy
         from galton.optimization.participation import ONE_DRAW, find_participation
-        from galton.pair import dominating_pair
 
         way = find_participation(self.participation, count("bins", self.bins))
         if self.merge is not None and way is not ONE_DRAW:
@@ -202,9 +201,24 @@ class Mechanism:
                 "C has negative entries: the pair of |C| is analysed, a valid but looser bound; "
                 "the noise uses C as it is"
             )
+        return strategy, self._pair(strategy, noise_multiplier)
+
+    def first_rounds(self, strategy: Strategy, noise_multiplier: float, rounds_done: int) -> DominatingPair:
+        """Returns the pair of the first rounds alone, with the noise of the whole run (docs/math.md, section 15)."""
+        if not self.bins <= count("rounds_done", rounds_done) <= strategy.rounds:
+            remedy = f"must be from one epoch, {self.bins}, to the rounds of the run, {strategy.rounds}"
+            raise InvalidArgument("rounds_done", rounds_done, remedy)
+        leading = strategy.prefix(rounds_done)
+        larger = strategy.sensitivity(self.bins) / leading.sensitivity(self.bins) * (1 - 1e-9)
+        return self._pair(leading, noise_multiplier * (larger if rounds_done < strategy.rounds else 1.0))
+
+    def _pair(self, strategy: Strategy, noise_multiplier: float) -> DominatingPair:
+        from galton.optimization.participation import find_participation
+        from galton.pair import dominating_pair
+
         if self.merge is not None:
-            return strategy, dominating_pair(strategy, self.bins, noise_multiplier, count("merge", self.merge))
-        return strategy, way.pair(strategy, self.bins).at(noise_multiplier)
+            return dominating_pair(strategy, self.bins, noise_multiplier, count("merge", self.merge))
+        return find_participation(self.participation, self.bins).pair(strategy, self.bins).at(noise_multiplier)
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from galton.batching import PLANNED
 from galton.cli import options, show
 from galton.cli.app import command
+from galton.cli.budget import composed_rows
 from galton.guarantee import Adjacency, Guarantee
 from galton.strategies.grammar import PLAN
 
 if TYPE_CHECKING:
+    from galton.budget import Composed
     from galton.plan import Plan
 
 REJECTED = 3
@@ -24,7 +26,9 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that galton 
 @command
 def plan(
     *,
-    examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples in the data set.")],
+    examples: Annotated[
+        int, typer.Option("--examples", "--units", "-n", help="Number of examples in the data set, or of users.")
+    ],
     batch_size: Annotated[
         float,
         typer.Option(
@@ -70,6 +74,39 @@ def plan(
     ] = None,
     micro_batch_size: Annotated[int, typer.Option(help="Make the default padded batch size a multiple of this.")] = 1,
     workload: options.WorkloadName = "prefix",
+    unit: Annotated[
+        str,
+        typer.Option(
+            help="Unit of privacy: example, or user. Users are then what batches are made of, and --units says how "
+            "many there are."
+        ),
+    ] = "example",
+    per_user: Annotated[
+        int | None,
+        typer.Option(
+            help="The most examples of a user in a round, which are clipped together; for --unit user.",
+            show_default="examples are the unit",
+        ),
+    ] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="RELEASE",
+            help="Another release about the same data, as in galton compose: epsilon and delta are then those of all "
+            "together, and the plan takes what the others leave. Give the option again for each.",
+            show_default="none",
+        ),
+    ] = None,
+    tuning_runs: Annotated[
+        str,
+        typer.Option(
+            metavar="DISTRIBUTION",
+            help="Make the guarantee cover a search: the best of a random number of runs by this plan. poisson:mean=M, "
+            "geometric:mean=M or negative-binomial:mean=M,shape=S.",
+            show_default="a single run",
+        ),
+    ] = "",
     adjacency: options.AdjacencyName = options.ADJACENCY,
     execution: options.Execution,
     as_json: options.AsJson = False,
@@ -81,33 +118,44 @@ def plan(
     guarantee = Guarantee(epsilon, delta, Adjacency(adjacency))
     notes: list[str] = []
     with execution.options() as accounting_options:
+        from galton.budget import make_plan_within, parse_tuning
         from galton.cli.outputs import keep
         from galton.plan import make_plan, save_plan
         from galton.plan.folder import check_free
 
         check_free(output)
-        plan = make_plan(
-            guarantee,
-            examples=examples,
-            batch_size=batch_size,
-            epochs=epochs,
-            strategy=strategy,
-            batching=batching,
-            accountant=accountant,
-            clip_norm=clip_norm,
-            padded_batch_size=padded_batch_size,
-            micro_batch_size=micro_batch_size,
-            workload=workload,
-            options=accounting_options,
-            notes=notes.append,
-        )
+        tuning = parse_tuning(tuning_runs) if tuning_runs else None
+        settings: dict[str, Any] = {
+            "examples": examples,
+            "batch_size": batch_size,
+            "epochs": epochs,
+            "strategy": strategy,
+            "batching": batching,
+            "accountant": accountant,
+            "clip_norm": clip_norm,
+            "padded_batch_size": padded_batch_size,
+            "micro_batch_size": micro_batch_size,
+            "workload": workload,
+            "unit": unit,
+            "per_user": per_user,
+            "options": accounting_options,
+            "notes": notes.append,
+        }
+        composed: Composed | None = None
+        if others or tuning is not None:
+            plan, composed = make_plan_within(guarantee, others=others or (), tuning=tuning, **settings)
+        else:
+            plan = make_plan(guarantee, **settings)
     written = keep(lambda folder: save_plan(plan, folder), output)
     for warning in plan.warnings:
         options.warn(warning)
     if as_json:
-        show.print_json(_summary(plan, output) | {"notes": notes})
+        more = {} if composed is None else {"composition": composed.to_json()}
+        show.print_json(_summary(plan, output) | {"notes": notes} | more)
     else:
         show.print_table("plan", _rows(plan, output, batch_size, notes))
+        if composed is not None:
+            show.print_table("all that is released", composed_rows(composed))
     raise typer.Exit(0 if written else 2)
 
 
@@ -188,7 +236,7 @@ def _summary(plan: Plan, folder: Path) -> dict[str, object]:
 
 def _rows(plan: Plan, folder: Path, batch_size: float, notes: list[str]) -> list[tuple[str, str]]:
     epochs = "epoch" if plan.epochs == 1 else "epochs"
-    size = f"{plan.expected_batch_size:g} examples each, padded to {plan.padded_batch_size}"
+    size = plan.worded(f"{plan.expected_batch_size:g} examples each, padded to {plan.padded_batch_size}")
     rows = [
         ("guarantee", plan.statement),
         ("if batches leak", plan.leak_statement),

@@ -1,4 +1,4 @@
-"""The commands release and fork."""
+"""The commands release, fork and stop."""
 
 from __future__ import annotations
 
@@ -59,3 +59,33 @@ def fork(
         return show.print_json({"path": str(path)})
     words = "rounds without noise so far get noise of its own; if both runs go on, together they are less private"
     return show.print_table(f"run {run}", [("fork", str(path)), ("noise", words)])
+
+
+@command
+def stop(
+    *,
+    run: Run,
+    plan: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the run's plan.")],
+    independent: Annotated[
+        bool,
+        typer.Option(
+            "--independent",
+            help="Confirm that the run ends here for a reason that has nothing to do with the data or with what was "
+            "computed from it.",
+        ),
+    ] = False,
+    execution: options.Execution,
+    as_json: options.AsJson = False,
+) -> None:
+    """End a run for good, with the smaller epsilon of its rounds.
+
+    The record then states what the rounds that were done guarantee, proved anew; no round follows.
+    """
+    with execution.options() as accounting_options:
+        from galton.training.stop import stop_run
+
+        prefix = stop_run(run, plan, independent=independent, options=accounting_options)
+    if as_json:
+        return show.print_json({"path": str(run)} | prefix.to_json())
+    rows = [("rounds done", f"{prefix.rounds} of {prefix.planned}"), ("guarantee", prefix.statement)]
+    return show.print_table(f"run {run}", [*rows, ("written", f"{run}/record.json")])
