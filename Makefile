@@ -11,7 +11,7 @@ INSTALL = $(BIN)/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK)
 # The one place that says which torch: there is a CPU build of this version, and others bring gigabytes for GPUs.
 TORCH := 2.13.0
 
-.PHONY: demo test test-all lint docs package lock benchmarks clean
+.PHONY: demo test test-all lint docs package pythons lock benchmarks clean
 
 # The main job on its embedded example: a plan for 20 epochs of 100 batches of 500, and its page.
 demo: $(BASE)
@@ -20,10 +20,10 @@ demo: $(BASE)
 	$(BIN)/galton report $(DEMO)/plan -o $(DEMO)/report.html
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -53,6 +53,18 @@ package: $(BASE)
 	build/package/bin/python -m pip check
 	cd build && package/bin/galton --version
 
+# Installs galton under each of these Pythons that is here and runs tests of its parts, JAX's training among them.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+SMOKE := $(addprefix tests/test_,strategies.py batching.py grammar.py noise.py typechecking.py workloads.py training_jax.py)
+pythons:
+	for python in $(PYTHONS); do \
+	  $$python --version || { echo "$$python: not here"; continue; }; \
+	  $$python -m venv --clear build/python && \
+	  build/python/bin/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK)) -e ".[plot,jax,sign]" pytest hypothesis && \
+	  build/python/bin/python -m pip check && \
+	  build/python/bin/python -m pytest -m "not slow" $(SMOKE) || exit 1; \
+	done
+
 # Chooses the versions anew: the newest that go together, for all Python versions. Packages for GPUs are left out.
 lock: $(BASE)
 	$(BIN)/python -m pip install --quiet uv
@@ -69,6 +81,7 @@ $(BASE): pyproject.toml
 $(STAMP): $(BASE)
 	$(INSTALL) torch==$(TORCH)
 	$(INSTALL) -e ".[test,lint]"
+	$(BIN)/python -m pip check
 	touch $(STAMP)
 
 clean:

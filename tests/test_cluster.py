@@ -156,6 +156,7 @@ def test_a_sampler_keeps_every_bit_on_its_way(sampler: Sampler) -> None:
             assert vars(arrived)[name].dtype == value.dtype
 
 
+@SLOW
 def test_the_answers_are_those_of_this_machine_to_the_bit(pool: DaskPool) -> None:
     assert pool.width == 2
     here = Options(seed=3, samples=1 << 16)
@@ -187,7 +188,7 @@ def _tasks(pool: DaskPool) -> int:
     return sum(len(held) for held in pool._client.has_what().values())
 
 
-@pytest.mark.slow
+@SLOW
 def test_workers_that_die_cost_time_and_nothing_else(tmp_path: Path) -> None:
     """The only worker, which has the sampler and all chunks so far, is killed; another one comes and goes on."""
     sampler = PlainSampler(PAIR, Direction.NOISE_FIRST)
@@ -309,7 +310,7 @@ def test_workers_that_are_neither_a_number_nor_a_pool(workers: Any) -> None:
         Options(workers=workers)
 
 
-@pytest.mark.slow
+@SLOW
 def test_on_the_command_line(scheduler: str) -> None:
     words = ["delta", "sqrt:4", "-b", "8", "-e", "4", "-s", "1.2", "--epsilon", "2", "--seed", "1", "--json"]
 

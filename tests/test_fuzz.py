@@ -20,7 +20,7 @@ SAMPLED = {
     *("make_plan", "unamplified_optimum", "plot_comparison", "multiplier_upper_bound"),
 }
 """Names whose cases may take seconds: they are in the slow test."""
-RUNS = {"fork_run", "release_run"}
+RUNS = {"fork_run", "release_run", "stop_run"}
 """Names that need the folder of a run: with that of a plan they refuse."""
 
 

@@ -120,3 +120,20 @@ def test_an_adapter_without_its_framework_says_what_to_install(
     monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(ImportError, match=f"{module} needs the package {package}: pip install 'galton.{name}.'"):
         import_module(module)
+
+
+def test_ci_checks_package_and_documentation_too() -> None:
+    called = re.findall(r"^make (\S+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    recipes = dict(re.findall(r"^(\w+):.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE))
+    assert called == ["lint", "docs", "package", "test"]
+    assert set(called) <= set(recipes)
+    assert "twine check --strict" in recipes["package"]
+    assert "pip check" in recipes["package"]
+
+
+def test_pythons_that_are_named_are_those_that_were_tried() -> None:
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    tried = re.findall(r"\b3\.\d+(?=\.\d| |\.)", (ROOT / "CONTRIBUTING.md").read_text().partition("All tests run")[2])
+    assert named == ["3.11", "3.12", "3.13"]
+    assert set(named) <= set(tried)
+    assert "3.11, 3.12 or 3.13" in (ROOT / "docs" / "start.md").read_text()

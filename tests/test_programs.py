@@ -11,6 +11,7 @@ import pytest
 
 from galton import programs
 from galton.programs import keep_programs
+from tests.marks import SLOW, slow_after
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 
@@ -48,7 +49,7 @@ def test_a_second_process_has_what_the_first_compiled(tmp_path: Path) -> None:
     assert hits > 0
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("share", slow_after(1, [0.5, 0.0, 0.99]))
 def test_a_program_that_was_cut_is_compiled_again(tmp_path: Path, share: float) -> None:
     value, _ = compile_in(tmp_path)
     for entry in tmp_path.glob("*/*"):
@@ -101,6 +102,7 @@ def test_the_oldest_programs_go_when_there_are_too_many(tmp_path: Path, monkeypa
     assert sorted(entry.name for entry in folder.iterdir()) == ["program-0", "program-1"]
 
 
+@SLOW
 def test_commands_keep_their_programs_in_galtons_cache(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-c", "from galton.cli import main; main()", "calibrate", "sqrt:2", "--bins", "2"]

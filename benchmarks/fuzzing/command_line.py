@@ -27,13 +27,19 @@ COMMANDS: tuple[tuple[str, ...], ...] = tuple(
             ["compare", *SIZE, "--epsilons", "1,4", "--delta", "1e-5", *UNAMPLIFIED, "--plot", "{new}.png"],
             ["plan", *PLAN, *FIXED],
             ["plan", *PLAN, "--batching", "cyclic-poisson", "--strategy", "sqrt:2"],
+            ["plan", *PLAN, *FIXED, "--unit", "user", "--per-user", "3"],
+            ["compose", "{exact}", "gaussian:sigma=5", "--delta", "1e-2"],
+            ["budget", "{new}.json", "gaussian:sigma=5", "--epsilon", "1", "--delta", "1e-5"],
             ["verify", "{exact}"],
             ["sign", "{exact}", "--key", "{key}", "--output", "{new}"],
             ["keygen", "{new}.pem"],
             ["report", "{exact}", "--output", "{new}"],
+            ["disclose", "{exact}", "--output", "{new}"],
+            ["explore", "--output", "{new}"],
             ["audit", "{exact}", "--seconds", "1", "--trials", "50"],
             ["release", "{exact}", "--output", "{new}"],
             ["fork", "{exact}", "{new}"],
+            ["stop", "{exact}", "--plan", "{exact}", "--independent"],
         ),
     )
 )
@@ -178,6 +184,7 @@ WORDS = {
     "batch_size": ("1", "8", "7.5", "64", "65", "1e-3"),
     "merge": ("1", "2", "3", "4"),
     "rounds": ("9", "12", "8", "13"),
+    "rounds_done": ("4", "3", "12", "13"),
 }
 """Good and borderline values of options, beside numbers and paths."""
 LONG = {"cluster", "seconds", "trials", "iterations", "workers"}
@@ -190,9 +197,10 @@ def options_of_commands() -> dict[str, list[tuple[str, list[str], bool]]]:
     """Names, spellings and whether they are flags, of the options of every command."""
     import typer
 
-    from galton.cli import accounting, audit, comparison, optimization, plan, report, signing, training  # noqa: F401
+    from galton.cli import load_commands
     from galton.cli.app import app
 
+    load_commands()
     group: Any = typer.main.get_command(app)
     return {
         name: [(part.name, list(part.opts), bool(getattr(part, "is_flag", False))) for part in entry.params]

@@ -29,6 +29,10 @@ class _Objects:
         return galton.dominating_pair(self.root, 4, 1.5)
 
     @cached_property
+    def many(self) -> Any:
+        return galton.many_bins_pair(self.root, 4, 1.5)
+
+    @cached_property
     def redrawn(self) -> Any:
         return galton.redrawn_pair(self.root, 4, 1.5)
 
@@ -119,14 +123,18 @@ def good_arguments(name: str) -> dict[str, Any]:
         "Calibration": lambda: o.calibration,
         "Certificate": lambda: o.certificate,
         "Comparison": lambda: o.comparison,
+        "Composed": lambda: galton.compose(["gaussian:sigma=3"], delta=1e-5),
         "DeltaEstimate": lambda: o.calibration.check,
         "Plan": lambda: o.plan,
+        "Prefix": lambda: galton.Prefix(8, 16, o.guarantee, "x"),
         "Statement": lambda: o.plan.evidence.statement,
         "Truncation": lambda: o.plan.truncation,
+        "Users": lambda: galton.group_by_user(["a", "b", "a"], 2),
         "Mechanism": lambda: galton.MECHANISMS["dpsgd-unamplified"],
         "NoiseState": lambda: o.state,
         "Batch": lambda: next(galton.Batches(o.scheme, seed=1)),
         "Pair": lambda: o.pair,
+        "ManyBinsPair": lambda: o.many,
         "RedrawnPair": lambda: o.redrawn,
         "SeparatedPair": lambda: o.separated,
     }
@@ -142,7 +150,19 @@ def good_arguments(name: str) -> dict[str, Any]:
         "FixedOrder": lambda: bins,
         "RedrawnBallsInBins": lambda: bins,
         "StreamingRedrawnBallsInBins": lambda: bins,
+        "Budget": lambda: {"path": new},
+        "Tuning": lambda: {"mean": 5.0, "shape": 1.0},
+        "GaussianEvent": lambda: {"sigma": 3.0, "count": 2, "probability": 0.5},
+        "LaplaceEvent": lambda: {"scale": 3.0, "count": 2},
+        "KnownEvent": lambda: {"epsilon": 1.0, "delta": 1e-6, "count": 2},
+        "compose": lambda: {"events": ["gaussian:sigma=3", o.plan], "delta": 1e-5, "options": o.options},
+        "make_plan_within": lambda: (
+            {"epsilon": galton.Guarantee(2.0, 1e-2, galton.Adjacency.REPLACE), "others": ["gaussian:sigma=9"]}
+            | {"examples": 64, "batch_size": 8, "epochs": 2, "strategy": "sqrt:4", "batching": "fixed-order"}
+        ),
+        "privacy_loss_distribution": lambda: {"source": "gaussian:sigma=3", "delta": 1e-5, "options": o.options},
         "new_key_pair": lambda: {"path": place_of() / "new.pem"},
+        "many_bins_pair": lambda: {"strategy": o.root, "bins": 4, "noise_multiplier": 1.5},
         "redrawn_pair": lambda: {"strategy": o.root, "bins": 4, "noise_multiplier": 1.5},
         "separated_pair": lambda: {
             "strategy": galton.square_root(12, 2),
@@ -160,6 +180,9 @@ def good_arguments(name: str) -> dict[str, Any]:
         "BettingTest": lambda: {"claims": np.array([0.5]), "value_range": 1.0, "failure": 1e-3},
         "EmpiricalBernstein": lambda: {"value_range": 1.0, "failure": 1e-3, "rel_width": 0.1, "budget": 1000},
         "Blt": lambda: {"rounds": 12, "decay": [0.5, 0.2], "scale": [0.3, 0.1]},
+        "BandedInverse": lambda: sizes | {"coefficients": [1.0, -0.5]},
+        "banded_inverse_root": lambda: sizes | {"bands": 3, "power": 0.6},
+        "lambda_cgd": lambda: sizes | {"decay": 0.9},
         "ColumnBanded": lambda: {"coefficients": [[1.0, 1.0, 1.0], [0.5, 0.5, 0.0]]},
         "Dense": lambda: {"entries": np.tril(np.ones((3, 3)))},
         "Scaled": lambda: {"inner": o.root, "weights": np.ones(12)},
@@ -202,6 +225,7 @@ def good_arguments(name: str) -> dict[str, Any]:
         "gaussian_delta": lambda: {"epsilon": 1.0, "mu": 1.0},
         "gaussian_epsilon": lambda: {"delta": 1e-3, "mu": 1.0},
         "gaussian_mu": lambda: target,
+        "group_by_user": lambda: {"users": ["a", "b", "a"], "per_user": 2},
         "identity": lambda: sizes,
         "key_from_seed": lambda: {"seed": 3},
         "load_plan": lambda: {"folder": place_of() / "exact"},
@@ -224,9 +248,11 @@ def good_arguments(name: str) -> dict[str, Any]:
         ),
         "parse_strategy": lambda: {"spec": "sqrt:2", "rounds": 12},
         "plot_comparison": lambda: {"comparison": o.comparison, "path": place_of() / "new.png"},
+        "prefix_guarantee": lambda: {"plan": o.plan, "rounds_done": 8, "options": o.options, "ledger": o.ledger},
         "prefix_sums": lambda: sizes,
         "profile": lambda: {"pair": o.pair} | {"options": o.options} | {"epsilons": [0.5, 1.0]},
         "release_run": lambda: {"folder": place_of() / "exact", "output": new},
+        "stop_run": lambda: {"folder": place_of() / "exact", "plan": o.plan, "independent": True, "options": o.options},
         "save_plan": lambda: {"plan": o.plan, "folder": new},
         "save_state": lambda: {"path": new, "noise": o.noise, "state": o.state},
         "save_strategy": lambda: {"strategy": o.root, "path": new},

@@ -79,6 +79,7 @@ def test_clipped_sums_are_those_of_the_general_method(name: str, clip_norm: floa
         np.testing.assert_allclose(sums[layer], part, rtol=1e-4, atol=1e-6 * norm(expected), err_msg=layer)
 
 
+@SLOW
 def test_no_example_contributes_more_than_the_clip_norm() -> None:
     network = NETWORKS["cnn"]
     params = jax.tree.map(lambda part: 3 * part, network.init(jax.random.key(4)))
@@ -97,6 +98,7 @@ def test_an_empty_batch_gives_zero_and_so_does_a_gradient_that_is_not_finite() -
     assert norm(total(broken, batch(5), np.ones(5, bool))) == 0
 
 
+@SLOW
 def test_an_example_without_a_finite_gradient_does_not_touch_the_others() -> None:
     network = NETWORKS["cnn"]
     params = network.init(jax.random.key(6))

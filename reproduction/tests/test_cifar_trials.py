@@ -68,7 +68,7 @@ class Broken(Exception):
     """The power is gone."""
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_run_that_is_broken_off_goes_on_and_ends_the_same(data: Cifar, finished: Path, tmp_path: Path) -> None:
     trial = Trial("cnn", "unamplified", 4.0, 0.1, 1)
     whole = place(finished)
@@ -124,6 +124,7 @@ def test_a_process_that_is_killed_loses_nothing(data: Cifar, tmp_path: Path) -> 
         assert first[name] == second[name], name
 
 
+@SLOW
 def test_a_finished_run_leaves_its_record_and_no_secret(data: Cifar, finished: Path) -> None:
     where = place(finished)
     assert list(where.runs.iterdir()) == []
@@ -203,6 +204,7 @@ def test_the_interval_is_students() -> None:
     assert interval([50.0], pooled([[50.0], [51.0]])) == (50.0, None, None)
 
 
+@SLOW
 def test_intervals_of_pooled_spread_hold_as_often_as_they_say() -> None:
     random, cells, tries = np.random.default_rng(1), 6, 4000
     missed = 0
@@ -248,6 +250,7 @@ def test_every_method_has_a_plan(name: str, data: Cifar, tmp_path: Path) -> None
     assert plan_for(method, 4.0, len(data.train), TINY, tmp_path).digest == plan.digest
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("change", "named"),
     [({"batch_size": 20}, "batch_size"), ({"epochs": 3}, "epochs"), ({"delta": 1e-4}, "delta")],
@@ -260,6 +263,7 @@ def test_a_plan_for_something_else_is_refused(change: dict[str, Any], named: str
         plan_for(METHODS["unamplified"], 4.0, 61, TINY, plans)
 
 
+@SLOW
 def test_a_finished_trial_of_another_setting_is_refused(data: Cifar, finished: Path) -> None:
     where = place(finished)
     with pytest.raises(InvalidArgument, match="setting"):
@@ -326,6 +330,7 @@ def test_without_a_trial_no_table_is_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "cifar.csv").read_text() == "mine"
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -350,6 +355,7 @@ def test_a_trial_that_was_changed_is_refused(
         list(place(tmp_path).all())
 
 
+@SLOW
 def test_a_copy_does_not_count_as_another_run(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "results", tmp_path / "results")
     (source,) = (tmp_path / "results" / "cifar" / "trials").iterdir()
@@ -378,6 +384,7 @@ def test_the_text_says_where_an_epsilon_is_not_guaranteed() -> None:
     assert text.count("guaranteed epsilon 2.81 only") == 1
 
 
+@SLOW
 def test_a_table_can_be_drawn_again_without_the_data(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished / "results", tmp_path / "results")
     result = command("cifar", "--redraw", "--json", "-o", str(tmp_path / "results"))

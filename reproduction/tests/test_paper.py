@@ -49,6 +49,7 @@ from reproduction.tables import BANDMF_BALLS, BANDMF_POISSON, PAPER_BANDS, PAPER
 from reproduction.tables import EPSILONS as TABLE_EPSILONS
 from reproduction.tests.running import command
 from reproduction.writing import is_made, read_rows, redraw, regenerate, write_result
+from tests.marks import slow_after
 from tests.test_cli import read
 
 CELLS = [
@@ -215,7 +216,7 @@ POINTED = (
 LARGE = pytest.param("appendix", marks=pytest.mark.slow)  # eighteen panels
 
 
-@pytest.mark.parametrize("name", [*POINTED, LARGE, "batching-picture"])
+@pytest.mark.parametrize("name", [*slow_after(4, POINTED), LARGE, "batching-picture"])
 def test_a_recipe_makes_all_its_files(name: str, pretender: Pretender, tmp_path: Path) -> None:
     recipe = RESULTS[name]
     result, paths = regenerate(recipe, pretender, tmp_path)

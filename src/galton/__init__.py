@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from galton.batching import StreamingBallsInBins as StreamingBallsInBins
     from galton.batching import StreamingRedrawnBallsInBins as StreamingRedrawnBallsInBins
     from galton.batching import Truncation as Truncation
+    from galton.batching import Users as Users
+    from galton.batching import group_by_user as group_by_user
     from galton.batching import open_records as open_records
     from galton.batching import scheme_from_json as scheme_from_json
     from galton.batching import shuffle_records as shuffle_records
@@ -58,6 +60,17 @@ if TYPE_CHECKING:
     from galton.bounds import BOUNDS as BOUNDS
     from galton.bounds import BettingTest as BettingTest
     from galton.bounds import EmpiricalBernstein as EmpiricalBernstein
+    from galton.budget import Budget as Budget
+    from galton.budget import Composed as Composed
+    from galton.budget import Event as Event
+    from galton.budget import GaussianEvent as GaussianEvent
+    from galton.budget import KnownEvent as KnownEvent
+    from galton.budget import LaplaceEvent as LaplaceEvent
+    from galton.budget import Overspent as Overspent
+    from galton.budget import Tuning as Tuning
+    from galton.budget import compose as compose
+    from galton.budget import make_plan_within as make_plan_within
+    from galton.budget import privacy_loss_distribution as privacy_loss_distribution
     from galton.comparison import MECHANISMS as MECHANISMS
     from galton.comparison import Comparison as Comparison
     from galton.comparison import Mechanism as Mechanism
@@ -72,6 +85,8 @@ if TYPE_CHECKING:
     from galton.guarantee import Adjacency as Adjacency
     from galton.guarantee import Direction as Direction
     from galton.guarantee import Guarantee as Guarantee
+    from galton.many_bins import ManyBinsPair as ManyBinsPair
+    from galton.many_bins import many_bins_pair as many_bins_pair
     from galton.noise import CorrelatedNoise as CorrelatedNoise
     from galton.noise import Journal as Journal
     from galton.noise import NoiseReused as NoiseReused
@@ -89,10 +104,12 @@ if TYPE_CHECKING:
     from galton.pair import dominating_pair as dominating_pair
     from galton.plan import Plan as Plan
     from galton.plan import PlanNotTrusted as PlanNotTrusted
+    from galton.plan import Prefix as Prefix
     from galton.plan import Verification as Verification
     from galton.plan import load_plan as load_plan
     from galton.plan import make_plan as make_plan
     from galton.plan import new_key_pair as new_key_pair
+    from galton.plan import prefix_guarantee as prefix_guarantee
     from galton.plan import save_plan as save_plan
     from galton.plan import sign_plan as sign_plan
     from galton.plan import verify_plan as verify_plan
@@ -100,6 +117,7 @@ if TYPE_CHECKING:
     from galton.redrawn import redrawn_pair as redrawn_pair
     from galton.separated import SeparatedPair as SeparatedPair
     from galton.separated import separated_pair as separated_pair
+    from galton.strategies import BandedInverse as BandedInverse
     from galton.strategies import Blt as Blt
     from galton.strategies import ColumnBanded as ColumnBanded
     from galton.strategies import Dense as Dense
@@ -107,8 +125,10 @@ if TYPE_CHECKING:
     from galton.strategies import Strategy as Strategy
     from galton.strategies import Toeplitz as Toeplitz
     from galton.strategies import Tree as Tree
+    from galton.strategies import banded_inverse_root as banded_inverse_root
     from galton.strategies import column_banded as column_banded
     from galton.strategies import identity as identity
+    from galton.strategies import lambda_cgd as lambda_cgd
     from galton.strategies import load_strategy as load_strategy
     from galton.strategies import parse_strategy as parse_strategy
     from galton.strategies import save_strategy as save_strategy
@@ -122,6 +142,7 @@ if TYPE_CHECKING:
     from galton.training import check_record as check_record
     from galton.training import fork_run as fork_run
     from galton.training import release_run as release_run
+    from galton.training import stop_run as stop_run
     from galton.workloads import MatrixWorkload as MatrixWorkload
     from galton.workloads import Training as Training
     from galton.workloads import Workload as Workload

@@ -27,6 +27,7 @@ _COUNTS = {
     "alternatives": _Count("mechanisms"),
     "comparing strategies": _Count("mechanisms"),
     "comparing": _Count("figures"),
+    "exploring": _Count("figures"),
 }
 """What is counted, by a word of what is under way."""
 

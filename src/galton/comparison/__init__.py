@@ -1,7 +1,7 @@
 """Mechanisms side by side, on the same footing: error, noise, cost, and what each figure is worth."""
 
 from galton.comparison.cost import NoiseCost, noise_cost
-from galton.comparison.mechanism import Mechanism, Row, Solved, banded
+from galton.comparison.mechanism import Mechanism, Row, Solved, banded, classical_bands
 from galton.comparison.plot import plot_comparison
 from galton.comparison.registry import DEFAULT, MECHANISMS, find_mechanism
 from galton.comparison.shuffling import calibrate_shuffling, shuffling_bracket, shuffling_lower_bound
@@ -17,6 +17,7 @@ __all__ = [
     "Solved",
     "banded",
     "calibrate_shuffling",
+    "classical_bands",
     "compare",
     "find_mechanism",
     "noise_cost",

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from galton.accountants import Accountant, Figure, Setting, Statement
+from galton.accountants import Accountant, Figure, Run, Setting, Statement
 from galton.accountants.base import COMPARISON_TAU, comparison_options
+from galton.batching import PLANNED
 from galton.comparison.bands import best_bands
 from galton.comparison.cost import noise_cost
+from galton.gaussian import gaussian_epsilon
 from galton.guarantee import Guarantee
 from galton.optimization import unamplified_optimum
 from galton.strategies import Strategy
@@ -43,6 +45,8 @@ class Row:
       memory: model-sized buffers of the noise stream.
       operations: multiplications per parameter and round of the noise stream.
       draws: fresh normals per parameter and round.
+      epsilon_if_known: what is left of the guarantee, at the same delta, if it becomes known who was in which batch;
+        None where the figure is no guarantee.
       strategy: content hash of C.
     """
 
@@ -55,6 +59,7 @@ class Row:
     memory: int
     operations: int
     draws: int
+    epsilon_if_known: float | None
     strategy: str
     statement: Statement
     seconds: float
@@ -128,16 +133,34 @@ class Mechanism:
             memory=cost.memory,
             operations=cost.operations,
             draws=cost.draws,
+            epsilon_if_known=self._epsilon_if_known(setting, solved),
             strategy=solved.strategy.digest,
             statement=solved.figure.statement,
             seconds=time.perf_counter() - start,
         )
+
+    def _epsilon_if_known(self, setting: Setting, solved: Solved) -> float | None:
+        """Epsilon of the same noise without the secret of the batches, which are those that a plan would make."""
+        if self.accountant is None:
+            return None
+        for make in PLANNED.values():
+            # One example a batch: how far known batches let an example move C x does not depend on their size.
+            scheme = make(setting.bins, setting.bins, setting.rounds, solved.strategy)
+            if self.accountant.covers(scheme.law):
+                run = Run(solved.strategy, scheme, setting.bins, solved.figure.noise_multiplier)
+                return gaussian_epsilon(setting.guarantee.delta, run.mu_if_known(setting.guarantee.adjacency))
+        return None
 
 
 @lru_cache(maxsize=64)
 def classical(family: str, bins: int, rounds: int, workload: Workload | None) -> Strategy:
     """Returns the optimum of a family without amplification, remembered for the other epsilons."""
     return unamplified_optimum(family, bins, rounds, workload)
+
+
+def classical_bands(family: str) -> Callable[[Setting, int], Strategy]:
+    """Returns make(setting, bands), the optimum without amplification of a family that is numbered by its bands."""
+    return lambda setting, bands: classical(f"{family}:{bands}", setting.bins, setting.rounds, setting.workload)
 
 
 def fixed(make: Callable[[Setting], Strategy], calibrate: Calibrate) -> Solver:
@@ -150,13 +173,13 @@ def fixed(make: Callable[[Setting], Strategy], calibrate: Calibrate) -> Solver:
     return solve
 
 
-def banded(family: str, accountant: Accountant, start: int | None = None) -> Solver:
+def banded(make: Callable[[Setting, int], Strategy], accountant: Accountant, start: int | None = None) -> Solver:
     """A solver that takes the number of bands with the least error, a power of two of at most `bins`.
 
     The choice is by the accountant's quick estimate; the figure of the one that was chosen is calibrated.
 
     Args:
-      family: toeplitz or banded.
+      make: make(setting, bands) returns C.
       accountant: whose noise counts.
       start: where the search begins, if not at the accountant's typical number of bands.
 
@@ -165,17 +188,14 @@ def banded(family: str, accountant: Accountant, start: int | None = None) -> Sol
     """
 
     def solve(setting: Setting, hint: int | None) -> Solved:
-        def strategy(bands: int) -> Strategy:
-            return classical(f"{family}:{bands}", setting.bins, setting.rounds, setting.workload)
-
         def error(bands: int) -> float:
-            candidate = strategy(bands)
+            candidate = make(setting, bands)
             return setting.error(candidate, accountant.estimate(candidate, setting.bins, setting.guarantee))
 
         first = hint or min(start or accountant.typical_bands, setting.bins)
         chosen = best_bands(error, setting.bins, first)
-        figure = accountant.calibrate(strategy(chosen), setting.bins, setting.guarantee)
-        return Solved(strategy(chosen), figure, chosen)
+        strategy = make(setting, chosen)
+        return Solved(strategy, accountant.calibrate(strategy, setting.bins, setting.guarantee), chosen)
 
     return solve
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from galton.accountants import ACCOUNTANTS, Accountant, Setting
 from galton.comparison import shuffling
-from galton.comparison.mechanism import Mechanism, Solver, banded, classical, fixed, optimized
+from galton.comparison.mechanism import Mechanism, Solver, banded, classical, classical_bands, fixed, optimized
 from galton.errors import InvalidArgument
-from galton.strategies import Strategy, Tree, identity
+from galton.strategies import Strategy, Tree, banded_inverse_root, identity
 
 
 def _identity(setting: Setting) -> Strategy:
@@ -24,8 +24,20 @@ def _memf(setting: Setting) -> Strategy:
     return classical("toeplitz", setting.bins, setting.rounds, setting.workload)
 
 
+def _lambda_cgd(setting: Setting) -> Strategy:
+    return classical("inverse:2", setting.bins, setting.rounds, setting.workload)
+
+
+def _bisr(setting: Setting, bands: int) -> Strategy:
+    return banded_inverse_root(setting.rounds, bands)
+
+
 def _tree(setting: Setting) -> Strategy:
     return Tree(setting.rounds)
+
+
+_INVERSE_BANDS = 4
+"""Bands of the inverse at which the search for the best number begins."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +76,12 @@ KINDS = (
     Kind(
         "bandmf",
         "banded Toeplitz C with the best number of bands",
-        lambda accountant: banded("toeplitz", accountant),
+        lambda accountant: banded(classical_bands("toeplitz"), accountant),
     ),
     Kind(
         "banded",
         "column-normalised banded C with the best number of bands",
-        lambda accountant: banded("banded", accountant, start=min(16, accountant.typical_bands)),
+        lambda accountant: banded(classical_bands("banded"), accountant, start=min(16, accountant.typical_bands)),
         slow=True,
     ),
     Kind(
@@ -81,6 +93,30 @@ KINDS = (
         "tree",
         "binary tree (DP-FTRL) with Honaker's online decoder",
         lambda accountant: fixed(_tree, accountant.calibrate),
+    ),
+    Kind(
+        "cgd",
+        "lambda-CGD: each round takes a share of the noise before it back, the best share",
+        lambda accountant: fixed(_lambda_cgd, accountant.calibrate),
+        slow=True,
+    ),
+    Kind(
+        "bisr",
+        "banded inverse square root with the best number of bands",
+        lambda accountant: banded(_bisr, accountant, start=_INVERSE_BANDS),
+        slow=True,
+    ),
+    Kind(
+        "bifr",
+        "banded inverse root with the best power and number of bands",
+        lambda accountant: banded(classical_bands("bifr"), accountant, start=_INVERSE_BANDS),
+        slow=True,
+    ),
+    Kind(
+        "bandinv",
+        "any banded inverse with the best number of bands",
+        lambda accountant: banded(classical_bands("inverse"), accountant, start=_INVERSE_BANDS),
+        slow=True,
     ),
 )
 
