@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from galton.comparison.bands import best_bands
+from galton.optimization.bands import best_bands
 from reproduction.points import BALLS, ESTIMATE, POISSON, UNAMPLIFIED, Maker, Point, Question
 from reproduction.result import Row
 

@@ -266,8 +266,7 @@ def test_a_cluster_without_workers_is_told_from_a_slow_one(monkeypatch: pytest.M
         def result(self, timeout: float) -> Any:
             raise TimeoutError
 
-        def done(self) -> bool:
-            return False
+        status = "pending"
 
     class Waiting:
         left = 3
@@ -279,6 +278,36 @@ def test_a_cluster_without_workers_is_told_from_a_slow_one(monkeypatch: pytest.M
     monkeypatch.setattr(cluster, "PATIENCE", 0.01)
     with pytest.raises(ClusterError, match="no worker any more"):
         cluster._Chunk(Waiting(), Future()).result()
+
+
+def test_a_chunk_that_comes_just_after_the_wait_is_taken() -> None:
+    class Late(_Done):
+        status = "finished"
+        calls = 0
+
+        def result(self, timeout: float) -> Any:
+            self.calls += 1
+            if self.calls == 1:
+                raise TimeoutError
+            return super().result(timeout)
+
+    class Client:
+        def nthreads(self) -> dict[str, int]:
+            return {"one": 1}
+
+    draw = object()
+    assert cluster._Chunk(Client(), Late((draw, versions()))).result() is draw
+
+
+def test_a_time_out_on_a_worker_is_an_error() -> None:
+    class Failed:
+        status = "error"
+
+        def result(self, timeout: float) -> Any:
+            raise TimeoutError("reading took too long")
+
+    with pytest.raises(ClusterError, match="reading took too long"):
+        cluster._Chunk(None, Failed()).result()
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ from galton.comparison import (
     shuffling_lower_bound,
 )
 from galton.comparison import mechanism as mechanism_module
-from galton.comparison.bands import best_bands
 from galton.comparison.table import BASELINE
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_mu
 from galton.guarantee import Adjacency, Guarantee
+from galton.optimization.bands import best_bands
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
 from galton.workloads import MatrixWorkload, Workload, momentum, prefix_sums
 from tests.truth import gaussian

@@ -161,6 +161,7 @@ def test_tiny_deltas_are_positive_and_fall_with_epsilon() -> None:
     assert 0 < levels[-1] < 1e-15
 
 
+@pytest.mark.slow
 def test_epsilon_is_the_inverse() -> None:
     epsilon = subsampled_epsilon(1.0, 0.01, 1000, 1e-6, Adjacency.ADD_OR_REMOVE)
     assert subsampled_delta(1.0, 0.01, 1000, epsilon) <= 1e-6 < subsampled_delta(1.0, 0.01, 1000, 0.998 * epsilon)

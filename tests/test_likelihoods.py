@@ -18,6 +18,7 @@ from galton.convolution import Grid, Payoff, TiltedSum
 from galton.errors import InvalidArgument
 from galton.guarantee import Direction
 from galton.likelihoods import likelihood_lower, likelihood_upper
+from tests.marks import slow_after
 from tests.truth import gaussian, random_allocation
 
 BOTH = [Direction.MIXTURE_FIRST, Direction.NOISE_FIRST]
@@ -95,7 +96,7 @@ def test_brackets_overlap_those_of_another_package(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("direction", BOTH)
-@pytest.mark.parametrize(("bins", "multiplier", "level"), [(128, 0.6, 1.0), (32, 1.2, 0.5)])
+@pytest.mark.parametrize(("bins", "multiplier", "level"), slow_after(1, [(128, 0.6, 1.0), (32, 1.2, 0.5)]))
 def test_tilted_samples_agree(direction: Direction, bins: int, multiplier: float, level: float) -> None:
     """The samplers share nothing with this computation but the Gram matrix."""
     pair = dominating_pair(identity(bins), bins=bins, noise_multiplier=multiplier)
@@ -108,7 +109,7 @@ def test_tilted_samples_agree(direction: Direction, bins: int, multiplier: float
 
 
 @pytest.mark.parametrize("direction", BOTH)
-@pytest.mark.parametrize("level", [0.25, 1.0, 4.0, 16.0])
+@pytest.mark.parametrize("level", slow_after(2, [0.25, 4.0, 1.0, 16.0]))
 def test_every_cell_of_small_deltas_is_in_reach(direction: Direction, level: float) -> None:
     """Mixture-first down to 1e-12 at 32 and 1,000 bins: a bound that falls with noise and with epsilon."""
     for bins in (32, 1000):

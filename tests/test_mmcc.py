@@ -17,6 +17,7 @@ from galton.accountants.posterior import RowGroup, chances, past
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, identity, square_root
+from tests.marks import slow_after
 from tests.truth import gaussian
 
 MIXTURE, NOISE = Direction.MIXTURE_FIRST, Direction.NOISE_FIRST
@@ -159,7 +160,9 @@ def test_without_a_past_chances_are_not_inflated() -> None:
     assert past(identity(5)).pairs == 0
 
 
-@pytest.mark.parametrize("strategy", [square_root(24), square_root(24, 5), Blt(24, [0.9, 0.4], [0.2, 0.3])])
+@pytest.mark.parametrize(
+    "strategy", slow_after(1, [square_root(24, 5), square_root(24), Blt(24, [0.9, 0.4], [0.2, 0.3])])
+)
 def test_the_short_way_for_toeplitz_agrees_with_the_general_one(strategy: Strategy) -> None:
     dense = Dense(strategy.matrix())
     assert past(strategy).pairs >= past(dense).pairs

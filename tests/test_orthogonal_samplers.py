@@ -24,6 +24,7 @@ from galton.sampling import (
 )
 from galton.sampling.order_statistics import BracketedDraw, ranks
 from galton.strategies import identity, square_root
+from tests.marks import slow_after
 from tests.truth import random_allocation
 
 MIXTURE, NOISE, REPLACE = Direction.MIXTURE_FIRST, Direction.NOISE_FIRST, Direction.REPLACE
@@ -49,7 +50,9 @@ def cases() -> list[dict[str, float | str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", cases(), ids=lambda row: f"{row['bins']}-{row['epsilon']}-{row['direction']}")
+@pytest.mark.parametrize(
+    "case", slow_after(2, cases()), ids=lambda row: f"{row['bins']}-{row['epsilon']}-{row['direction']}"
+)
 def test_samples_agree_with_the_exact_accountant(
     kind: type[MaximumSampler] | type[OrderStatisticsSampler], case: dict[str, float | str]
 ) -> None:

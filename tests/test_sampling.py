@@ -303,7 +303,9 @@ def test_increasing_an_entry_never_lowers_delta(direction: Direction, entry: tup
 
 
 @pytest.mark.parametrize("direction", [MIXTURE, NOISE])
-@pytest.mark.parametrize("strategy", [identity(64), square_root(64, 8), square_root(64)], ids=["identity", "8", "full"])
+@pytest.mark.parametrize(
+    "strategy", slow_after(1, [square_root(64, 8), square_root(64), identity(64)]), ids=["8", "full", "identity"]
+)
 def test_merged_bins_never_give_less(direction: Direction, strategy: Strategy) -> None:
     exact = dominating_pair(strategy, 16, 1.0)
     before, before_error = mean(sharp(exact, direction, 0.5), 0.5, 100_000)
@@ -326,7 +328,7 @@ def test_merging_needs_equal_groups() -> None:
 
 
 @pytest.mark.parametrize("direction", [MIXTURE, REPLACE])
-@pytest.mark.parametrize("order", slow_after(2, [3, 1, 2, 6]))
+@pytest.mark.parametrize("order", slow_after(1, [3, 1, 2, 6]))
 def test_every_order_of_the_tilt_is_unbiased(direction: Direction, order: int) -> None:
     pair = dominating_pair(square_root(24, 3), 3, 2.5)
     expected, expected_error = mean(PlainSampler(pair, direction), 0.3, 2_000_000)
@@ -338,7 +340,7 @@ def test_every_order_of_the_tilt_is_unbiased(direction: Direction, order: int) -
 @pytest.mark.parametrize(
     ("strategy", "multiplier"),
     slow_after(
-        1, [(square_root(2048, 64), 1.6), (square_root(2048, 8), 1.2), (Blt(2048, [0.999, 0.9], [0.05, 0.2]), 2.2)]
+        0, [(square_root(2048, 64), 1.6), (square_root(2048, 8), 1.2), (Blt(2048, [0.999, 0.9], [0.05, 0.2]), 2.2)]
     ),
     ids=["64 bands", "8 bands", "blt"],
 )

@@ -25,6 +25,7 @@ from galton.training.jax import clipped_sum as jax_sum
 from galton.training.opacus import PlanPrivacyEngine
 from galton.training.torch import clipped_sum as torch_sum
 from galton.training.torch_clipping import row_norms
+from tests.marks import slow_after
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -149,7 +150,7 @@ def test_opacus_refuses_what_exceeds_the_clip_norm(
     engine.close()
 
 
-@pytest.mark.parametrize("micro_batch_size", [None, 8])
+@pytest.mark.parametrize("micro_batch_size", slow_after(1, [8, None]))
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_jax(dtype: Any, micro_batch_size: int | None) -> None:
     x, y = (np.asarray(part) for part in data().tensors)

@@ -23,6 +23,7 @@ from galton.optimization.families import parse_family
 from galton.optimization.participation import find_participation
 from galton.optimization.problem import Problem
 from galton.optimization.search import Target, design
+from galton.optimization.separation import settle_separation
 from galton.pair import dominating_pair
 from galton.sampling import Sampler, draws
 from galton.sampling.base import wide_jax
@@ -499,3 +500,34 @@ def test_an_optimum_is_better_than_its_start() -> None:
     calibration = calibrate(separated_pair(start, 4, 3), target, options=options)
     assert optimized.participation == "min-separation:3"
     assert optimized.rmse < 0.98 * calibration.noise_multiplier * start.sensitivity(4) * start.rmse()
+
+
+def test_the_separation_of_a_family_with_bands_is_their_number() -> None:
+    def settled(family: str) -> tuple[str, str]:
+        return settle_separation(family, 8, 32, Guarantee(1.0, 1e-5), None, Options(), 0)
+
+    assert settled("toeplitz:4+scale") == ("toeplitz:4+scale", "min-separation:4")
+    assert settled("banded:8") == ("banded:8", "min-separation:8")
+    for family in ("blt:2", "dense", "toeplitz:9"):
+        with pytest.raises(InvalidArgument, match="at most 8 bands"):
+            settled(family)
+
+
+@SLOW
+@pytest.mark.parametrize("level", [0.5, 16.0])
+def test_the_separation_is_chosen_by_the_error_of_calibrated_noise(level: float) -> None:
+    bins, rounds, guarantee = 4, 12, Guarantee(level, 1e-3)
+
+    def error(separation: int) -> float:
+        strategy = square_root(rounds, separation)
+        pair = separated_pair(strategy, bins, separation)
+        multiplier = calibrate(pair, guarantee, options=Options(seed=5, samples=1 << 16)).noise_multiplier
+        return multiplier * strategy.sensitivity(bins) * strategy.rmse()
+
+    options = Options(seed=1, samples=1 << 16)
+    optimized = optimize(
+        "toeplitz", bins, rounds, guarantee, participation="min-separation:auto", iterations=2, options=options
+    )
+    separation = int(optimized.participation.removeprefix("min-separation:"))
+    assert optimized.family == f"toeplitz:{separation}"
+    assert error(separation) <= 1.01 * min(error(other) for other in (1, 2, 4))

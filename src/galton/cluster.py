@@ -85,7 +85,7 @@ class _Chunk:
                     draw, worker_versions = self._future.result(timeout=_POLL)
                     break
                 except TimeoutError:
-                    if self._future.done():  # the worker's own time-out, not ours
+                    if self._future.status == "error":  # the worker's own time-out, not ours
                         raise
                 alone_since = None if self._client.nthreads() else alone_since or time.monotonic()
             if alone_since is not None and time.monotonic() - alone_since > PATIENCE:

@@ -61,7 +61,7 @@ def optimize(
         typer.Option(
             help="How examples take part: bins, redrawn, min-separation:S, fixed-order or min-separation. Bins are "
             "drawn once, or redrawn in every epoch; with a number, rounds are at least S apart, and C has at most S "
-            "bands; the last two are without amplification, and give the classical optimum."
+            "bands (S is chosen if it is auto); the last two are without amplification, and give the classical optimum."
         ),
     ] = AMPLIFIED[0],
     method: Annotated[
@@ -104,6 +104,7 @@ def optimize(
     """
     from galton.errors import choice
     from galton.files import check_target, is_folder
+    from galton.optimization.separation import OPEN_SEPARATION
     from galton.plots import check_plot_path
     from galton.separated import SeparatedPair, named_separation
     from galton.workloads import parse_workload
@@ -118,7 +119,7 @@ def optimize(
         check_plot_path(plot)
     matrix = parse_workload(workload, total)
     participation = OLD_NAMES.get(participation, participation)
-    amplified = participation in AMPLIFIED or named_separation(participation) is not None
+    amplified = participation in (*AMPLIFIED, OPEN_SEPARATION) or named_separation(participation) is not None
     if not amplified:
         choice("participation", participation, (*AMPLIFIED, f"{SeparatedPair.kind}:S", *WITHOUT_AMPLIFICATION))
         for name in _SEARCH:
@@ -165,8 +166,8 @@ def optimize(
     rows = [
         (
             "strategy",
-            f"{optimized.family} for {total} rounds in epochs of {bins} batches, participation {participation}, "
-            f"{optimized.strategy.digest[:15]}",
+            f"{optimized.family} for {total} rounds in epochs of {bins} batches, "
+            f"participation {optimized.participation}, {optimized.strategy.digest[:15]}",
         ),
         ("target", str(guarantee)),
         ("error", f"{optimized.rmse:.5g} root mean square, {optimized.max_error:.5g} at most ({workload} workload)"),

@@ -11,11 +11,11 @@ from typing import Any
 from galton.accountants import Accountant, Figure, Run, Setting, Statement
 from galton.accountants.base import COMPARISON_TAU, comparison_options
 from galton.batching import PLANNED
-from galton.comparison.bands import best_bands
 from galton.comparison.cost import noise_cost
 from galton.gaussian import gaussian_epsilon
 from galton.guarantee import Guarantee
 from galton.optimization import unamplified_optimum
+from galton.optimization.bands import best_bands
 from galton.strategies import Strategy
 from galton.typechecking import typechecked
 from galton.workloads import Workload

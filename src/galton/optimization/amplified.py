@@ -27,6 +27,7 @@ from galton.optimization.families import BltFamily, Family, parse_family
 from galton.optimization.participation import ONE_DRAW, Participation, find_participation
 from galton.optimization.problem import OBJECTIVES, Function, Problem, problem_for
 from galton.optimization.search import History, Interrupted, Target, judge, search
+from galton.optimization.separation import OPEN_SEPARATION, settle_separation
 from galton.optimization.starts import blt_starts
 from galton.optimization.unamplified import unamplified_optimum
 from galton.sampling.base import wide_jax
@@ -143,7 +144,8 @@ def optimize(
         a positive number, where sigma is the standard deviation of the noise for C as given and clip norm 1.
       method: lbfgs, or paper (new plain samples in every iteration, bisection, gradient descent).
       participation: how an example takes part: bins (drawn once), redrawn (in every epoch) or min-separation:S (rounds
-        at least S apart, one in `bins` on average); the last is for families with at most S bands.
+        at least S apart, one in `bins` on average); the last is for families with at most S bands, and with
+        min-separation:auto S is chosen, for `toeplitz` and `toeplitz+scale` with the number of bands.
       estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`); for
         redrawn bins and min-separation tilted only.
       samples: samples per direction and iteration; None for the default, 4096 (2048 where tilted is the only
@@ -169,14 +171,24 @@ def optimize(
     guarantee = as_guarantee(epsilon, delta)
     count_rounds(rounds)
     count("bins", bins, at_most=rounds)
-    way = find_participation(participation, bins)
-    samples = way.samples if samples is None else count("samples", samples, at_most=1 << 24)
+    if samples is not None:
+        count("samples", samples, at_most=1 << 24)
     count("iterations", iterations, at_least=0)
     count("refreshes", refreshes, at_least=0, at_most=_MOST_REFRESHES)
     choice("method", method, METHODS)
     check_tau(tau)
     if not callable(objective):
         choice("objective", objective, OBJECTIVES)
+    if workload is not None and workload.rounds != rounds:
+        raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the run, {rounds}")
+    if start is not None:
+        _check_start(start, rounds)
+    seed = options.fresh_seed()
+    aim = guarantee.with_delta(guarantee.delta / tau)
+    if participation == OPEN_SEPARATION:
+        family, participation = settle_separation(family, bins, rounds, aim, workload, options, seed)
+    way = find_participation(participation, bins)
+    samples = way.samples if samples is None else samples
     usual = "plain" if method == "paper" and "plain" in way.estimators else way.estimators[0]
     estimator = choice("estimator", estimator or usual, way.estimators)
     parsed = parse_family(family, rounds)
@@ -185,14 +197,8 @@ def optimize(
     if parsed.most_bands > most:
         remedy = f"must have at most {most} bands for participation {way.name}, such as toeplitz:{most}+scale"
         raise InvalidArgument("family", family, remedy)
-    if workload is not None and workload.rounds != rounds:
-        raise InvalidArgument("workload", workload.rounds, f"must have as many rounds as the run, {rounds}")
-    if start is not None:
-        _check_start(start, rounds)
     way.pair(square_root(rounds, 1), bins)  # refuses bins that cannot be calibrated before the search begins
     target_workload = _shared_prefix_sums(rounds) if workload is None else workload
-    seed = options.fresh_seed()
-    aim = guarantee.with_delta(guarantee.delta / tau)
     target = Target(aim, replace(options, progress=None), estimator, samples, seed)
     history = History(watch)
     run = Run(bins, target_workload, objective, target, method, iterations, history, way)
