@@ -49,7 +49,7 @@ EITHER, REPLACE = Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE
 
 
 @pytest.mark.parametrize("bound", ["sequence", "kl", "one-sided", "bernstein"])
-@pytest.mark.parametrize("sampler", ["plain", "tilted", "auto"])
+@pytest.mark.parametrize("sampler", slow_after(2, ["auto", "tilted", "plain"]))
 def test_delta_of_two_bins_lies_within_its_limits(bound: str, sampler: str) -> None:
     options = Options(seed=3, bound=bound, sampler=sampler, samples=200_000, rel_width=0.05)
     estimate = delta(TWO, 0.4, options=options)
@@ -97,6 +97,7 @@ def test_a_sequence_stops_by_itself_at_the_width_asked_for() -> None:
     assert capped.upper - capped.lower > 0.001 * capped.delta  # the true interval is reported, not the one wished for
 
 
+@SLOW
 def test_limits_cover_the_truth_as_often_as_they_say() -> None:
     truth = {direction: two_bins(TWO.gram, 0.4, direction) for direction in BOTH}
     misses = 0
@@ -181,7 +182,7 @@ def test_plain_samples_too_few_to_see_delta_still_give_a_valid_upper_limit() -> 
 # profile
 
 
-@pytest.mark.parametrize("sampler", ["auto", "plain"])
+@pytest.mark.parametrize("sampler", slow_after(1, ["auto", "plain"]))
 def test_profile_of_the_gaussian_mechanism(sampler: str) -> None:
     options = Options(seed=1, sampler=sampler, samples=300_000, rel_width=0.1)
     curve = profile(GAUSSIAN, points=9, options=options)

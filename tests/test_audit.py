@@ -233,6 +233,7 @@ def test_plans_of_every_accountant_are_audited(plans: Callable[[str], Plan]) -> 
     assert {plans(kind).accountant.name for kind in AUDITED} == set(ACCOUNTANTS)
 
 
+@SLOW
 def test_one_bin_is_the_gaussian_mechanism(plans: Callable[[str], Plan]) -> None:
     plan = plans("one bin")
     audited = audit(plan, trials=40_000, seed=3)
@@ -412,7 +413,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("planted", "caught"), PLANTED)
+@pytest.mark.parametrize(("planted", "caught"), slow_after(5, PLANTED))
 def test_planted_bugs_are_caught(plans: Callable[[str], Plan], planted: type[RealSystem], caught: set[str]) -> None:
     plan = plans("bins")
     audited = audit(plan, trials=8000, seed=4, system=system_of(plan, planted))

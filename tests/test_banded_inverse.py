@@ -100,6 +100,7 @@ def classical_error(strategy: Strategy, bins: int) -> float:
     return strategy.rmse() * strategy.sensitivity(bins)
 
 
+@SLOW
 @pytest.mark.parametrize(("rounds", "bins"), slow_after(1, [(48, 12), (48, 48)]))
 def test_optima_of_one_number_are_those_of_a_grid(rounds: int, bins: int) -> None:
     grid: FloatArray = np.linspace(0.005, 0.995, 199)
@@ -109,6 +110,7 @@ def test_optima_of_one_number_are_those_of_a_grid(rounds: int, bins: int) -> Non
     assert classical_error(unamplified_optimum("bifr:4", bins, rounds), bins) == pytest.approx(best_power, rel=1e-3)
 
 
+@SLOW
 def test_larger_families_have_less_error() -> None:
     rounds, bins = 64, 16
     strategies = [

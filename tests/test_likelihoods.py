@@ -18,7 +18,7 @@ from galton.convolution import Grid, Payoff, TiltedSum
 from galton.errors import InvalidArgument
 from galton.guarantee import Direction
 from galton.likelihoods import likelihood_lower, likelihood_upper
-from tests.marks import slow_after
+from tests.marks import SLOW, slow_after
 from tests.truth import gaussian, random_allocation
 
 BOTH = [Direction.MIXTURE_FIRST, Direction.NOISE_FIRST]
@@ -179,6 +179,7 @@ def test_a_sampler_that_was_asked_for_is_used() -> None:
     assert asked.sampler == "maximum"
 
 
+@SLOW
 def test_noise_for_a_tiny_delta_is_calibrated_and_certified_without_samples(tmp_path: Any) -> None:
     pair = dominating_pair(identity(128), bins=128)
     calibration = calibrate(pair, 0.5, 1e-10, options=Options(seed=1))

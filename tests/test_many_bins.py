@@ -42,6 +42,7 @@ from galton.sampling.toolkits import BinsToolkit, frozen_estimator
 from galton.strategies import Blt, ColumnBanded, Scaled, Strategy, Toeplitz, Tree, identity, square_root
 from galton.strategies.banded import column_banded
 from galton.strategies.modes import sliding_maximum
+from tests.marks import SLOW
 
 RANDOM = np.random.default_rng(5)
 SHAPES = [(40, 10), (37, 10), (30, 30), (23, 7), (16, 1)]
@@ -135,11 +136,10 @@ SMALL = {
 }
 
 
-SLOW = pytest.mark.slow
 CASES = [
     ("toeplitz", Direction.MIXTURE_FIRST),
     ("toeplitz", Direction.NOISE_FIRST),
-    ("toeplitz", Direction.REPLACE),
+    pytest.param("toeplitz", Direction.REPLACE, marks=SLOW),
     pytest.param("scaled", Direction.MIXTURE_FIRST, marks=SLOW),
     pytest.param("scaled", Direction.NOISE_FIRST, marks=SLOW),
     pytest.param("scaled", Direction.REPLACE, marks=SLOW),
@@ -147,7 +147,7 @@ CASES = [
     ("banded", Direction.NOISE_FIRST),
     pytest.param("banded", Direction.REPLACE, marks=SLOW),
 ]
-"""Every map and every direction in the quick tests; what each pair of them compiles is not."""
+"""Two maps and two directions in the quick tests: every pair of them is compiled anew."""
 
 
 @pytest.mark.parametrize(("name", "direction"), CASES)
@@ -199,6 +199,7 @@ def test_one_bin_is_the_gaussian_mechanism(direction: Direction) -> None:
     assert error < 0.01 * truth
 
 
+@SLOW
 def test_independent_noise_agrees_with_its_exact_bounds() -> None:
     """C = I at 1,500 bins: the samples against the bounds without samples of `likelihoods`."""
     pair = many_bins_pair(identity(1500), 1500, 0.5)

@@ -338,6 +338,21 @@ GRADIENTS = [
 ]
 
 
+def test_weights_between_the_free_ones_are_interpolated() -> None:
+    family = parse_family("blt:2+scale", 9).with_weights(3)
+    blt = Blt(9, [0.9, 0.5], [0.2, 0.1])
+    parameters = family.parameters(Scaled(blt, np.exp([0, 1, 2, 3, 4, 3, 2, 1, 0])))
+    assert parameters[-3:] == pytest.approx([0, 4, 0])
+    strategy = family.strategy(parameters)
+    assert isinstance(strategy, Scaled)
+    assert np.log(strategy.weights) == pytest.approx([0, 1, 2, 3, 4, 3, 2, 1, 0])
+    with wide_jax():
+        form = family.form(jnp.asarray(parameters))
+        np.testing.assert_allclose(form.modes(3), strategy.modes(3), rtol=1e-9)
+    assert parse_family("blt:2+scale", 9).with_weights(9).parameters(strategy).size == 4 + 9
+    assert parse_family("toeplitz", 9).with_weights(3).parameters(blt).size == 8
+
+
 @pytest.mark.parametrize(("family", "workload", "objective", "rounds"), GRADIENTS)
 def test_gradients_against_finite_differences(family: str, workload: str, objective: str, rounds: int) -> None:
     named = {"user": user_objective}.get(objective, objective)
@@ -547,7 +562,7 @@ def test_the_best_of_two_rounds_in_two_bins_by_brute_force(family: str) -> None:
     assert truth * (1 - NOISE) <= optimized.rmse <= truth * (1 + 2 * NOISE)
 
 
-@pytest.mark.parametrize("family", ["blt:1", pytest.param("toeplitz:1", marks=SLOW), pytest.param("dense", marks=SLOW)])
+@pytest.mark.parametrize("family", slow_after(0, ["blt:1", "toeplitz:1", "dense"]))
 def test_one_round_leaves_nothing_to_choose(family: str) -> None:
     optimized = optimum(family, 1.0, 1e-5, 1, 1)
     assert optimized.rmse == pytest.approx(1 / unamplified_mu(1.0, 1e-5 / 1.05), rel=1e-3)
@@ -646,7 +661,7 @@ def test_ctrl_c_returns_the_best_so_far(method: str) -> None:
     assert stopped.rmse < stopped.unamplified["rmse"]
 
 
-@pytest.mark.parametrize("at", [1, pytest.param(3, marks=SLOW), pytest.param(4, marks=SLOW)])
+@pytest.mark.parametrize("at", slow_after(0, [1, 3, 4]))
 def test_ctrl_c_while_judging_returns_the_best_so_far(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judgement 1 is of a start, 3 of the first point of the search, 4 of what the first descent found."""
     from galton.optimization import amplified, search
@@ -861,6 +876,7 @@ def test_bad_input_of_the_classical_optimum(argument: str, changes: dict[str, An
     assert refused.value.argument == argument
 
 
+@SLOW
 def test_too_few_plain_samples_say_so() -> None:
     """At delta = 1e-5 none of 16 samples has a positive value; lbfgs draws more before it gives up, paper does not."""
     with pytest.raises(GaltonError, match="raise samples"):

@@ -397,6 +397,7 @@ def test_a_sampler_keeps_its_bits_on_the_way_to_a_worker() -> None:
 # The accountant.
 
 
+@SLOW
 def test_certificates_say_how_long_examples_rest(tmp_path: Path) -> None:
     pair = separated_pair(square_root(12, 3), 4, 3, 1.5)
     certificate = certify(pair, 1.0, 1e-2, options=Options(seed=2), ledger=Ledger(tmp_path / "attempts.json"))

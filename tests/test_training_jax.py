@@ -110,7 +110,7 @@ def test_the_transformation_adds_the_noise_of_the_plan_and_divides(small_plan: P
     assert jnp.isnan(updates["w"]).all()  # a round that was not planned
 
 
-@pytest.mark.parametrize("strategy", ["blt", "tree"])
+@pytest.mark.parametrize("strategy", slow_after(1, ["blt", "tree"]))
 @pytest.mark.parametrize("wide", slow_after(1, [False, True]))
 def test_a_sealed_state_draws_the_same_noise_and_shows_nothing(strategy: str, wide: bool) -> None:
     noise = CorrelatedNoise({"blt": Blt(8, [0.9, 0.5], [0.3, 0.1]), "tree": Tree(8)}[strategy], 1.0)

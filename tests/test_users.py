@@ -19,6 +19,7 @@ from galton.guarantee import Adjacency, Guarantee
 from galton.plan import Plan, load_plan, make_plan, save_plan
 from galton.report import disclose, privacy_curve, render
 from galton.training import PlanViolated, TrainingRun
+from tests.marks import SLOW
 from tests.test_cli import galton
 from tests.test_report import Reader
 
@@ -244,6 +245,7 @@ def test_adapters_refuse_a_plan_of_users_without_users(plan: Plan, tmp_path: Pat
         )
 
 
+@SLOW
 def test_an_audit_of_users_plants_a_canary_user(plan: Plan) -> None:
     """Users are what batches and noise know: the auditor's canary is one of them, with a contribution of norm 1."""
     outcome = audit(plan, trials=400, seed=1)

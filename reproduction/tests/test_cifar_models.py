@@ -28,6 +28,7 @@ def norm(tree: Params) -> float:
     return float(np.sqrt(sum(np.square(np.asarray(part, float)).sum() for part in jax.tree.leaves(tree))))
 
 
+@SLOW
 @EACH
 def test_size_and_scale_are_as_they_should_be(network: Network) -> None:
     assert NETWORKS["vgg"].parameters == 550_570
@@ -65,6 +66,7 @@ def test_the_forward_pass_is_that_of_a_plain_implementation(network: Network) ->
     np.testing.assert_allclose(network.forward(params, images)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@SLOW
 @pytest.mark.parametrize("name", ["cnn", pytest.param("vgg", marks=SLOW)])
 @pytest.mark.parametrize("clip_norm", slow_after(1, [3.0, 0.01, 1e6]))
 def test_clipped_sums_are_those_of_the_general_method(name: str, clip_norm: float) -> None:
@@ -89,6 +91,7 @@ def test_no_example_contributes_more_than_the_clip_norm() -> None:
         assert 0.4999 < length <= 0.5
 
 
+@SLOW
 def test_an_empty_batch_gives_zero_and_so_does_a_gradient_that_is_not_finite() -> None:
     network = NETWORKS["cnn"]
     params = network.init(jax.random.key(5))

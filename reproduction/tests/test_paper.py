@@ -49,7 +49,7 @@ from reproduction.tables import BANDMF_BALLS, BANDMF_POISSON, PAPER_BANDS, PAPER
 from reproduction.tables import EPSILONS as TABLE_EPSILONS
 from reproduction.tests.running import command
 from reproduction.writing import is_made, read_rows, redraw, regenerate, write_result
-from tests.marks import slow_after
+from tests.marks import SLOW, slow_after
 from tests.test_cli import read
 
 CELLS = [
@@ -233,6 +233,7 @@ def test_a_recipe_makes_all_its_files(name: str, pretender: Pretender, tmp_path:
     assert not is_made(recipe, pretender, tmp_path)
 
 
+@SLOW
 def test_figures_share_their_points(pretender: Pretender) -> None:
     RESULTS["bandmf"].rows(pretender)
     after = Pretender(pretender.cache)
@@ -272,6 +273,7 @@ def test_optimised_points_beat_banded_ones(maker: Maker) -> None:
     assert errors["Toeplitz"][4.0] < errors["BLT-4"][4.0] * 1.01
 
 
+@SLOW
 @pytest.mark.parametrize(("series", "index"), CELLS)
 def test_multipliers_of_bandmf_are_the_published_ones(series: str, index: int, maker: Maker) -> None:
     """Source: the paper's table for CIFAR-10. Poisson is a PLD to 0.6%; balls-in-bins theirs and our sampling, 2%."""
@@ -304,6 +306,7 @@ def test_the_study_finds_more_with_importance_samples(maker: Maker) -> None:
     assert not again.tally["computed"]
 
 
+@SLOW
 def test_text_and_plot_of_the_samples(maker: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(
         Study, "rmse", lambda self, name, samples: None if samples < 100 else 40 / self.epsilon + 1000 / samples
@@ -340,6 +343,7 @@ def test_timing_takes_what_the_benchmark_measured(
     assert maker.tally == {"computed": 1}
 
 
+@SLOW
 def test_timing_has_text_and_plot(maker: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     known = tmp_path / "known.json"
     every = [timing_row(bins, epochs) for bins in timings.BATCHES for epochs in timings.EPOCHS]

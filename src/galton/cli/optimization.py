@@ -82,7 +82,7 @@ def optimize(
         int | None,
         typer.Option(
             help="Samples per direction and iteration of the search.",
-            show_default="4096; 2048 for other --participation than bins",
+            show_default="4096; for other --participation than bins 2048, and down to 512 for long runs",
         ),
     ] = None,
     iterations: Annotated[

@@ -148,8 +148,8 @@ def optimize(
         min-separation:auto S is chosen, for `toeplitz` and `toeplitz+scale` with the number of bands.
       estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`); for
         redrawn bins and min-separation tilted only.
-      samples: samples per direction and iteration; None for the default, 4096 (2048 where tilted is the only
-        estimator).
+      samples: samples per direction and iteration; None for the default, 4096 (where tilted is the only estimator 2048,
+        and down to 512 for more than 512 rounds).
       iterations: the most iterations per descent; 0 for the default, 60 (300 for `paper`).
       refreshes: how many descents at most, each on new draws, twice as many; 0 for the default, 3.
       start: a member of the family to start from.
@@ -188,10 +188,10 @@ def optimize(
     if participation == OPEN_SEPARATION:
         family, participation = settle_separation(family, bins, rounds, aim, workload, options, seed)
     way = find_participation(participation, bins)
-    samples = way.samples if samples is None else samples
+    samples = way.samples(rounds) if samples is None else samples
     usual = "plain" if method == "paper" and "plain" in way.estimators else way.estimators[0]
     estimator = choice("estimator", estimator or usual, way.estimators)
-    parsed = parse_family(family, rounds)
+    parsed = parse_family(family, rounds).with_weights(way.most_weights(rounds))
     parsed.check_memory(bins)
     most = way.most_bands(rounds)
     if parsed.most_bands > most:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +73,14 @@ class Family(ABC):
     def most_bands(self) -> int:
         """The most bands that a member has."""
         return self.rounds
+
+    def with_weights(self, most: int) -> Family:
+        """Returns the family with at most so many free weights of rounds; by default it has none.
+
+        Args:
+          most: number of weights, evenly spaced over the run; the others are interpolated between them.
+        """
+        return self
 
     @abstractmethod
     def form(self, parameters: jax.Array) -> Form:
@@ -275,9 +283,15 @@ def _inverse_form(inverse: jax.Array, rounds: int) -> SeriesForm:
 
 @dataclass(frozen=True)
 class ScaledFamily(Family):
-    """T diag(w): the parameters of T, then the logarithms of w. Written T+scale."""
+    """T diag(w): the parameters of T, then the logarithms of w. Written T+scale.
+
+    Attributes:
+      inner: the family of T.
+      free: how many logarithms of w are parameters, evenly spaced and interpolated between; 0 for all.
+    """
 
     inner: BltFamily | ToeplitzFamily | InverseFamily
+    free: int = 0
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
@@ -295,25 +309,39 @@ class ScaledFamily(Family):
     def columns_are_free(self) -> bool:
         return True
 
+    def with_weights(self, most: int) -> ScaledFamily:
+        return replace(self, free=0 if most >= self.rounds else max(2, most))
+
+    @property
+    def _places(self) -> FloatArray:
+        """The rounds whose weights are parameters, fractions included."""
+        return np.linspace(0, self.rounds - 1, self.free or self.rounds)
+
     def form(self, parameters: jax.Array) -> SeriesForm:
-        weights = jnp.exp(parameters[-self.rounds :])
-        inner = self.inner.form(parameters[: -self.rounds])
+        places = self._places
+        logarithms = parameters[-len(places) :]
+        if self.free:
+            logarithms = jnp.interp(jnp.arange(self.rounds), places, logarithms)
+        weights, inner = jnp.exp(logarithms), self.inner.form(parameters[: -len(places)])
         if isinstance(inner, BufferForm):
             return BufferForm(inner.series, weights, inner.decay, inner.scale)
         return SeriesForm(inner.series, weights)
 
     def strategy(self, parameters: FloatArray) -> Scaled:
-        return Scaled(self.inner.strategy(parameters[: -self.rounds]), np.exp(parameters[-self.rounds :]))
+        places = self._places
+        logarithms = np.interp(np.arange(self.rounds), places, parameters[-len(places) :])
+        return Scaled(self.inner.strategy(parameters[: -len(places)]), np.exp(logarithms))
 
     def parameters(self, strategy: Strategy) -> FloatArray:
         inner, weights = strategy, np.ones(self.rounds)
         if isinstance(strategy, Scaled):
             inner, weights = strategy.inner, strategy.weights
-        return np.concatenate((self.inner.parameters(inner), np.log(weights)))
+        logarithms = np.interp(self._places, np.arange(self.rounds), np.log(weights))
+        return np.concatenate((self.inner.parameters(inner), logarithms))
 
     def contained_family(self) -> Family | None:
         if isinstance(self.inner, ToeplitzFamily) and self.inner.bands == self.rounds:
-            return ScaledFamily(BltFamily(self.rounds, min(INNER_BUFFERS, self.rounds)))
+            return ScaledFamily(BltFamily(self.rounds, min(INNER_BUFFERS, self.rounds)), self.free)
         return self.inner
 
 

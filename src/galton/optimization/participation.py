@@ -28,6 +28,9 @@ MOST_MODES = 512
 AVERAGES = 64
 """So many averages at most, fewer where they would take too much memory."""
 _MOST_ENTRIES = 1 << 23
+_MOST_DRAWN = 1 << 20
+"""Draws times rounds that a search over patterns begins with, unless the draws were fewer than `_FEWEST`."""
+_FEWEST = 1 << 9
 
 
 def _averaged(rounds: int) -> int:
@@ -48,13 +51,13 @@ class Participation(ABC):
 
     Attributes:
       estimators: how delta can be estimated in a search, the default first.
-      samples: draws per direction that a search begins with.
+      usual_samples: draws per direction that a search of a short run begins with.
       tries_longer_memory: whether a search among few bands also starts from the optimum of a BLT, cut to these bands.
       inner_refreshes: how often draws are renewed in the search for where a larger family starts.
     """
 
     estimators: ClassVar[tuple[str, ...]]
-    samples: ClassVar[int]
+    usual_samples: ClassVar[int]
     tries_longer_memory: ClassVar[bool] = True
     inner_refreshes: ClassVar[int] = 3
 
@@ -65,6 +68,14 @@ class Participation(ABC):
 
     def most_bands(self, rounds: int) -> int:
         """Returns the most bands of C that can be analysed; by default any number."""
+        return rounds
+
+    def samples(self, rounds: int) -> int:
+        """Returns the draws per direction that a search begins with."""
+        return self.usual_samples
+
+    def most_weights(self, rounds: int) -> int:
+        """Returns how many weights of rounds a search may choose freely; between them they are interpolated."""
         return rounds
 
     @abstractmethod
@@ -91,7 +102,7 @@ class OneDraw(Participation):
 
     name: ClassVar[str] = Pair.participation
     estimators: ClassVar[tuple[str, ...]] = ESTIMATORS
-    samples: ClassVar[int] = 1 << 12
+    usual_samples: ClassVar[int] = 1 << 12
 
     def statistic(self, form: Form, bins: int) -> jax.Array:
         if bins <= MOST_MODES:
@@ -115,14 +126,29 @@ class OneDraw(Participation):
         return pair_of_bins(strategy, bins)
 
 
-class Redrawn(Participation):
+class PatternParticipation(Participation):
+    """A mixture over patterns of rounds: every round of a run has draws of its own, and a weight to fit to them.
+
+    The draws of a long run are fewer, so that a search takes as long, and its free weights are fewer still: with as
+    many weights as draws, C follows its draws to errors that do not exist.
+    """
+
+    estimators: ClassVar[tuple[str, ...]] = ("tilted",)
+    usual_samples: ClassVar[int] = 1 << 11
+    tries_longer_memory: ClassVar[bool] = False
+    inner_refreshes: ClassVar[int] = 1
+
+    def samples(self, rounds: int) -> int:
+        return max(_FEWEST, min(self.usual_samples, 1 << (_MOST_DRAWN // rounds).bit_length() - 1))
+
+    def most_weights(self, rounds: int) -> int:
+        return self.samples(rounds) // 4
+
+
+class Redrawn(PatternParticipation):
     """Bins redrawn in every epoch: the statistic is C in blocks of an epoch, as `pattern_level.reach_of` reads it."""
 
     name: ClassVar[str] = RedrawnPair.participation
-    estimators: ClassVar[tuple[str, ...]] = ("tilted",)
-    samples: ClassVar[int] = 1 << 11
-    tries_longer_memory: ClassVar[bool] = False
-    inner_refreshes: ClassVar[int] = 1
 
     def statistic(self, form: Form, bins: int) -> jax.Array:
         return form.epoch_blocks(bins)
@@ -140,7 +166,7 @@ class Redrawn(Participation):
 
 
 @dataclass(frozen=True)
-class Separated(Participation):
+class Separated(PatternParticipation):
     """Min-separation batches: the statistic is C in blocks of `separation` rounds, as `reach_of` reads it.
 
     Attributes:
@@ -148,10 +174,6 @@ class Separated(Participation):
       bins: rounds between two participations on average.
     """
 
-    estimators: ClassVar[tuple[str, ...]] = ("tilted",)
-    samples: ClassVar[int] = 1 << 11
-    tries_longer_memory: ClassVar[bool] = False
-    inner_refreshes: ClassVar[int] = 1
     separation: int
     bins: int
 
