@@ -22,7 +22,8 @@ def delta_upper_bound(pair: DominatingPair, epsilon: float, adjacency: Adjacency
 
     Formal guarantee: delta(epsilon) of the pair is at most this, with certainty. The bound is the smaller of the
     unamplified Gaussian mechanism's delta and the range R_t of the tilted sampler (mixture-first, replace) or a
-    Gaussian bound by Jensen's inequality (noise-first). For C = I it is a sum of likelihoods on a grid, and sharp.
+    Gaussian bound by Jensen's inequality (noise-first). For C = I it is a sum of likelihoods on a grid, and sharp; for
+    few bands also such a sum over every p-th bin (docs/math.md, section 18.4).
 
     Args:
       pair: the mechanism with its noise multiplier.

@@ -98,6 +98,7 @@ class Sampler(ABC):
       order: log_weight falls by `order` times an increase in loss, so that the slack in loss reaches the weight too.
       least_epsilon: smallest epsilon at which the samples are valid.
       strata: how many losses a sample has; 0 for a single loss that is no average.
+      steepness: by how many times the slack in loss log_weight may be off; `order` unless a sampler says otherwise.
     """
 
     name: ClassVar[str]
@@ -107,6 +108,11 @@ class Sampler(ABC):
     order: int = 0
     least_epsilon: float = 0.0
     strata: int = 0
+
+    @property
+    def steepness(self) -> int:
+        """By how many times the slack in loss the log weight may be off."""
+        return self.order
 
     def __getstate__(self) -> dict[str, Any]:
         """Sends JAX arrays, and tuples of them, as NumPy arrays, which keep all 64 bits wherever they arrive."""
@@ -161,7 +167,7 @@ class Sampler(ABC):
         """
         value_range = self.value_range(epsilon)
         slack = rounding * self.slack.epsilon
-        log_weight = draw.log_weight + self.order * slack
+        log_weight = draw.log_weight + self.steepness * slack
         with np.errstate(over="ignore"):
             values = np.exp(log_weight) * -np.expm1(np.minimum(epsilon - slack - draw.loss, 0.0))
         return np.minimum(values.mean(axis=1) if self.strata else values, value_range)

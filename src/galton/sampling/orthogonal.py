@@ -110,6 +110,22 @@ def _orthogonal(diagonal: FloatArray, beside: float, raised: float = 1.0) -> Ort
     return Orthogonal(diagonal.size, largest, least, _COMMON * math.sqrt(beside) + beside)
 
 
+def spaced_modes(gram: FloatArray) -> Orthogonal | None:
+    """Returns orthogonal modes for which delta is at least that of a banded Gram matrix, None if there are none.
+
+    Every p-th mode: the mixture is the average of p mixtures of so few modes, and the divergence is convex.
+    """
+    bins, diagonal = gram.shape[0], gram.diagonal()
+    by_lag = np.array([float(np.diagonal(gram, lag).max()) for lag in range(bins)])
+    largest = float(diagonal.max())
+    for step in range(2, bins // 2 + 1):
+        beside = float(by_lag[step::step].max())
+        if bins % step == 0 and beside <= _TOLERANCE * largest:
+            common = _COMMON * math.sqrt(max(beside, 0.0)) + max(beside, 0.0)
+            return Orthogonal(bins // step, largest, float(diagonal.min()), common)
+    return None
+
+
 def orthogonal(pair: Pair, direction: Direction, sampler: str) -> Orthogonal:
     """Returns the modes, refusing a pair whose modes are not orthogonal and of equal length."""
     if direction is Direction.REPLACE:

@@ -92,10 +92,10 @@ def _tilt(gram: FloatArray, direction: Direction, order: int, log_tail: float) -
     peak = float(log_table.max())
     table = np.exp(log_table - peak)
     log_head += peak + math.log(float(table.sum())) - size * math.log(bins)
-    return Tilt(order, field, table, log_head, log_head + log_more + _log_shape(gram, order) + log_tail)
+    return Tilt(order, field, table, log_head, log_head + log_more + log_shape(gram, order) + log_tail)
 
 
-def _log_shape(gram: FloatArray, order: int) -> float:
+def log_shape(gram: FloatArray, order: int) -> float:
     """log t^t / (1+t)^(1+t), the largest exp(-t x) (1 - exp(-x)), and a margin for rounding in G and in the sums."""
     bins, more = gram.shape[0], order + 1
     units = 8 * more * (bins + 64) + more**2 * (12 * (bins + 2) + 8 * more) * float(gram.max())
@@ -131,7 +131,7 @@ def _search_upwards(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
             current = _tilt(gram, Direction.MIXTURE_FIRST, 2, 0.0)
         else:
             log_tail += _log_tail(gram, current.field, order)
-            log_bound = current.log_head + _log_shape(gram, order) + log_tail
+            log_bound = current.log_head + log_shape(gram, order) + log_tail
             current = Tilt(order, current.field, current.table, current.log_head, log_bound)
         if current.log_range(epsilon) < best.log_range(epsilon):
             best = current

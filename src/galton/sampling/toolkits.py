@@ -13,6 +13,7 @@ from galton.many_bins import ManyBinsPair
 from galton.pair import DominatingPair, Pair
 from galton.redrawn import RedrawnPair
 from galton.sampling.base import Sampler
+from galton.sampling.chained import ChainedSampler, best_chain
 from galton.sampling.factor import upward_factor
 from galton.sampling.frozen import BLOCK, Estimate, FrozenHalfSpace, FrozenMixture
 from galton.sampling.halfspace import HalfSpaceSampler, noise_first_bound
@@ -20,7 +21,7 @@ from galton.sampling.many_bins import ManyBinsModel, ManyHalfSpaceSampler, ManyP
 from galton.sampling.many_bins_frozen import FrozenDepthsOfMany, FrozenMany, many_blocks
 from galton.sampling.maximum import MaximumSampler
 from galton.sampling.order_statistics import OrderStatisticsSampler
-from galton.sampling.orthogonal import Orthogonal, find_orthogonal, orthogonal_modes
+from galton.sampling.orthogonal import Orthogonal, find_orthogonal, orthogonal_modes, spaced_modes
 from galton.sampling.pattern_samplers import PatternHalfSpaceSampler, PatternPlainSampler, PatternTiltedSampler
 from galton.sampling.plain import PlainSampler
 from galton.sampling.redrawn import (
@@ -35,6 +36,9 @@ from galton.sampling.separated import SeparatedModel
 from galton.sampling.separated_frozen import FrozenRenewals
 from galton.sampling.tilted import TiltedSampler, best_tilt, resolvable
 from galton.separated import SeparatedPair
+
+_CHAIN_COST = math.log(30)
+"""By how much the range must be smaller for a chain to be worth its program, which takes seconds to compile."""
 
 FrozenEstimator = Callable[[float, float], Estimate]
 """Called as estimator(noise multiplier, epsilon)."""
@@ -89,7 +93,13 @@ class BinsToolkit(Toolkit):
     def sharp(self, pair: Pair, direction: Direction, epsilon: float) -> Sampler:
         if direction is Direction.NOISE_FIRST:
             return HalfSpaceSampler(pair, epsilon)
-        return TiltedSampler(pair, direction, epsilon)
+        tilted = TiltedSampler(pair, direction, epsilon)
+        if direction is Direction.REPLACE:
+            return tilted
+        chain = best_chain(upward_factor(pair.gram).gram, epsilon, tilted.order)
+        if chain is None or chain.log_range(epsilon) + _CHAIN_COST > tilted.tilt.log_range(epsilon):
+            return tilted
+        return ChainedSampler(pair, chain, epsilon)
 
     def resolvable(self, pair: Pair, direction: Direction) -> bool:
         return direction is Direction.NOISE_FIRST or resolvable(upward_factor(pair.gram).gram)
@@ -105,9 +115,13 @@ class BinsToolkit(Toolkit):
         if modes is not None:
             return modes.delta_upper(direction, epsilon)
         gram = upward_factor(pair.gram).gram
+        if direction is Direction.REPLACE:
+            return math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon)))
+        spaced = spaced_modes(pair.gram)
+        apart = 1.0 if spaced is None else spaced.delta_upper(direction, epsilon)
         if direction is Direction.NOISE_FIRST:
-            return noise_first_bound(gram, epsilon)
-        return math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon)))
+            return min(apart, noise_first_bound(gram, epsilon))
+        return min(apart, math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon))))
 
     def bracket(self, pair: Pair, direction: Direction, epsilon: float) -> tuple[float, float] | None:
         modes = self._independent(pair, direction)
