@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from galton.budget.composed import Composed, compose
 from galton.budget.dp_events import CertifiedAccountant, PlanDpEvent
 from galton.budget.events import GaussianEvent, KnownEvent, LaplaceEvent, event_from_json
 from galton.budget.sources import as_event, from_dp_event
-from galton.budget.tuning import TunedEvent, Tuning, parse_tuning
+from galton.budget.tuning import TunedEvent
+from galton.plan.make import for_search
+from galton.plan.tuning import Tuning, parse_tuning
+from galton.training.record import begin_record
 from tests.schemas import check as check_schema
 from tests.test_cli import galton as run_galton
 from tests.test_cli import read
@@ -219,6 +223,60 @@ def test_two_halves_of_a_poisson_run_are_the_whole() -> None:
     assert halves == pytest.approx(whole, rel=2e-3)
 
 
+ALLOCATION = Path(__file__).parent / "data"
+
+
+def allocation_rows(name: str) -> list[dict[str, Any]]:
+    rows = json.loads((ALLOCATION / f"{name}.json").read_text())["rows"]
+    return [row for row in rows if row["direction"] == "max"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", allocation_rows("composed_allocation"), ids=str)
+def test_independent_noise_beside_a_gaussian_against_pld_accounting(row: dict[str, Any]) -> None:
+    """tests/data/make_random_allocation.py: the losses of PLD_accounting beside a Gaussian in closed form."""
+    run = galton.dominating_pair(galton.identity(row["bins"]), row["bins"], row["noise_multiplier"])
+    composed = compose([run, GaussianEvent(row["beside"])], epsilon=row["epsilon"])
+    assert row["delta_lower"] <= composed.delta <= 1.01 * row["delta_upper"]
+    assert composed.analysis_failure == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", allocation_rows("redrawn_allocation"), ids=str)
+def test_several_runs_of_independent_noise_against_pld_accounting(row: dict[str, Any]) -> None:
+    """Four runs of an epoch are a run of four epochs whose bins are redrawn; and two halves are the whole."""
+    noise = row["noise_multiplier"] * math.sqrt(row["epochs"])
+    run = galton.dominating_pair(galton.identity(row["bins"]), row["bins"], noise)
+    composed = compose([run] * row["epochs"], epsilon=row["epsilon"])
+    assert row["delta_lower"] <= composed.delta <= 1.03 * row["delta_upper"]
+
+
+@pytest.mark.slow
+def test_two_half_runs_of_known_order_are_the_whole() -> None:
+    """The same data in the same order, independent noise: the squares of mu add up, as they do within a run."""
+    guarantee = Guarantee(2.0, 1e-4, Adjacency.ZERO_OUT)
+    whole = galton.make_plan(guarantee, **FIXED)
+    half = galton.make_plan(guarantee, **(FIXED | {"epochs": 1}))
+    half = replace(half, noise_multiplier=math.sqrt(2) * whole.noise_multiplier)
+    assert compose([half, half], delta=1e-4).epsilon == pytest.approx(compose([whole], delta=1e-4).epsilon, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_users_with_one_example_compose_like_examples(exact_plan: Plan) -> None:
+    users = galton.make_plan(exact_plan.guarantee, unit="user", per_user=1, **FIXED)
+    assert compose([users], delta=1e-4).epsilon == compose([exact_plan], delta=1e-4).epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", [Adjacency.REMOVE, Adjacency.ADD])
+def test_each_direction_of_a_distribution_is_within_a_percent(adjacency: Adjacency) -> None:
+    """Mixture-first and noise-first, composed with nothing, against the limits of an estimate."""
+    big = galton.dominating_pair(galton.square_root(256, 16), bins=32, noise_multiplier=1.5)
+    exact = galton.epsilon(big, 1e-5, adjacency, options=Options(seed=2, rel_width=0.01))
+    distribution = galton.privacy_loss_distribution(big, delta=1e-5, adjacency=adjacency, options=Options(seed=3))
+    assert exact.lower < distribution.get_epsilon_for_delta(1e-5) < 1.01 * exact.upper
+
+
 @pytest.mark.slow
 def test_a_run_with_nothing_else_has_the_epsilon_of_its_own(pair: galton.Pair) -> None:
     alone = galton.epsilon(pair, 1e-4, options=Options(seed=2, samples=1 << 16))
@@ -261,6 +319,7 @@ def test_what_tells_nothing_costs_nothing(name: str) -> None:
 
 # Plans
 
+RUN_FIELDS = ("id", "forks", "stopped", "model", "seed_chosen_by_user", "started")
 SMALL: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 2}
 FIXED: dict[str, Any] = SMALL | {"batching": "fixed-order", "strategy": "identity"}
 
@@ -482,8 +541,9 @@ def test_a_plan_for_a_search() -> None:
     guarantee = Guarantee(2.0, 1e-4, Adjacency.ZERO_OUT)
     plan, composed = galton.make_plan_within(guarantee, tuning=Tuning(5.0, 1.0), others=["gaussian:sigma=8"], **FIXED)
     assert 0.98 * 2.0 <= composed.epsilon <= 2.0
-    again = compose([TunedEvent(as_event(plan)[0], Tuning(5.0, 1.0)), "gaussian:sigma=8"], delta=1e-4)
+    again = compose([plan, "gaussian:sigma=8"], delta=1e-4)
     assert again.epsilon <= 2.0
+    assert again.events[0].startswith("the best of geometric:mean=5 runs: plan ")
     assert plan.guarantee.epsilon < 1.4
     with pytest.raises(InvalidArgument, match="unless runs are tuned"):
         galton.make_plan_within(guarantee, **FIXED)
@@ -497,6 +557,37 @@ def test_a_plan_for_a_search_on_the_command_line(tmp_path: Path) -> None:
     assert answer["composition"]["events"][0].startswith("the best of geometric:mean=5 runs: plan ")
     result = run_galton(*words, "geometric:mean=0.5")
     assert (result.code, result.err.count("\n")) == (2, 1)
+    whole = read(run_galton("compose", str(tmp_path / "plan"), "--delta", "1e-4", "--json"))
+    assert 0.97 * 2.0 < whole["epsilon"] <= 2.0 < 2 * answer["guarantee"]["epsilon"]
+    assert whole["events"] == answer["composition"]["events"]
+    assert "the best of geometric:mean=5 runs is released" in run_galton("disclose", str(tmp_path / "plan")).out
+    budget = str(tmp_path / "data.json")
+    run_galton("budget", budget, "--epsilon", "2.5", "--delta", "1e-4", "--adjacency", "zero-out")
+    spent = read(run_galton("budget", budget, str(tmp_path / "plan"), "--json"))
+    assert spent["spent"][0]["label"].startswith("the best of geometric:mean=5 runs")
+    assert spent["epsilon"] == pytest.approx(whole["epsilon"], rel=2e-3)
+
+
+def test_a_plan_remembers_its_search(exact_plan: Plan, tmp_path: Path) -> None:
+    searched = for_search(exact_plan, Tuning(7.0, 0.5))
+    loaded = galton.load_plan(galton.save_plan(searched, tmp_path / "plan"))
+    assert loaded.tuning == searched.tuning == Tuning(7.0, 0.5)
+    assert loaded.text == searched.text
+    check_schema(json.loads(loaded.text), "file-plan")
+    assert "the best of negative-binomial:mean=7,shape=0.5 runs is released" in loaded.statement
+    assert "tuning" not in exact_plan.to_json()
+    assert "search" not in exact_plan.statement
+    assert begin_record(loaded, dict.fromkeys(RUN_FIELDS, ()))["tuning"]["mean"] == 7.0
+    assert "tuning" not in begin_record(exact_plan, dict.fromkeys(RUN_FIELDS, ()))
+    tuned, single = (compose([each], delta=1e-4).epsilon for each in (loaded, exact_plan))
+    assert tuned > 1.5 * single
+    text = (tmp_path / "plan" / "plan.json").read_text()
+    (tmp_path / "plan" / "plan.json").write_text(text.replace('"mean": 7.0', '"mean": 1.5'))
+    with pytest.raises(InvalidFile, match="was changed after the plan was made"):
+        galton.load_plan(tmp_path / "plan")
+    for mean, shape in ((-1.0, 1.0), (5.0, -1.0), ("5", 1.0), (float("inf"), None)):
+        with pytest.raises(InvalidArgument):
+            Tuning.from_json({"mean": mean, "shape": shape})
 
 
 @pytest.mark.parametrize(
@@ -505,6 +596,31 @@ def test_a_plan_for_a_search_on_the_command_line(tmp_path: Path) -> None:
 def test_wrong_searches_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="tuning_runs"):
         parse_tuning(text)
+
+
+@pytest.mark.parametrize("tuning", [Tuning(5.0), Tuning(5.0, 1.0), Tuning(10.0, 0.5), Tuning(8.0, -0.5)], ids=str)
+def test_a_search_costs_no_more_than_the_theorems_of_papernot_and_steinke(tuning: Tuning) -> None:
+    """Theorems 2 (truncated negative binomial) and 6 (Poisson), by Renyi divergences of a Gaussian mechanism.
+
+    Their tables are figures only; this is their bound computed anew: D_a <= a mu^2 / 2 of a run, then
+    D_a + (1 + shape)(1 - 1/a') D_a' + (1 + shape)/a' log(1/gamma) + log(mean)/(a - 1), and the conversion to (epsilon,
+    delta) of Canonne, Kamath and Steinke (2020). Ours is 15% to 30% below it, for Poisson, where it counts with the
+    total variation distance, 2% above. (The lower side is the exact law of the best, above.)
+    """
+    mu, delta = 0.2, 1e-6
+    orders = 1 + np.geomspace(0.05, 4000.0, 2000)
+    run = orders * mu**2 / 2
+    if tuning.shape is None:
+        # theorem 6: for a with e^eps' <= 1 + 1/(a - 1) and (eps', delta')-DP: D_a + mean delta' + log(mean)/(a - 1)
+        most = np.log1p(1 / (orders - 1))
+        lost = np.array([galton.gaussian_delta(epsilon, mu) for epsilon in most.tolist()])
+        searched = run + tuning.mean * lost + math.log(tuning.mean) / (orders - 1)
+    else:
+        more = (1 + tuning.shape) * ((1 - 1 / orders) * run + math.log(1 / tuning.gamma) / orders)
+        searched = run + more.min() + math.log(tuning.mean) / (orders - 1)
+    theirs = searched + (math.log(1 / delta) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)) / (orders - 1)
+    ours = compose([TunedEvent(GaussianEvent(1 / mu), tuning)], delta=delta).epsilon
+    assert ours <= float(theirs.min()) * (1.03 if tuning.shape is None else 1.0)
 
 
 def test_a_mean_out_of_reach_is_refused() -> None:
@@ -611,6 +727,17 @@ def test_a_budget_counts_under_its_own_adjacency_only(tmp_path: Path, exact_plan
     other = next(each for each in Adjacency if each is not exact_plan.guarantee.adjacency)
     with pytest.raises(InvalidArgument, match="adjacency"):
         settled.check_adjacency(other)
+
+
+def test_a_damaged_budget_gets_one_line_and_is_left_as_it_is(budget: galton.Budget) -> None:
+    budget.spend(["gaussian:sigma=4"])
+    budget.path.write_text(budget.path.read_text().replace("4.0", "40.0"))
+    bad = budget.path.read_bytes()
+    for words in (("budget", str(budget.path), "gaussian:sigma=9"), ("compose", str(budget.path), "--delta", "1e-5")):
+        result = run_galton(*words)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert str(budget.path) in result.err
+    assert budget.path.read_bytes() == bad
 
 
 def test_links_to_a_budget_share_its_lock_and_hard_links_are_refused(budget: galton.Budget, tmp_path: Path) -> None:

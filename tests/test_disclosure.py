@@ -14,12 +14,16 @@ from scipy.special import ndtr, ndtri
 
 from galton.accountants import Curve
 from galton.accounting import Options
+from galton.budget.composed import compose
 from galton.cache import Cache
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.plan import Plan, make_plan, save_plan
-from galton.report import disclose, privacy_curve, render_sheet
+from galton.plan.make import for_search
+from galton.plan.tuning import Tuning
+from galton.report import disclose, disclose_composition, privacy_curve, render_sheet
 from galton.report.curves import DELTAS
+from galton.report.disclosure import RHO
 from galton.report.risk import RATES, risk_if_known, risk_if_secret
 from tests import truth
 from tests.test_cli import galton
@@ -113,6 +117,7 @@ def test_numbers_of_a_known_order_are_those_of_the_gaussian_mechanism(fixed: Pla
     mu = 1 / fixed.noise_multiplier
     disclosure = disclose(fixed, privacy_curve(fixed, cache=Cache(tmp_path)))
     assert not disclosure.amplified
+    assert disclosure.known is not None
     for risk, loose in ((disclosure.known, 1e-6), (disclosure.secret, 0.02)):
         assert risk.mu == pytest.approx(mu, rel=1e-6)
         assert (risk.mu_delta, risk.rho_delta) == (0.0, 0.0)
@@ -224,6 +229,67 @@ def test_command_tells_writes_and_refuses(fixed: Plan, folder: Path, tmp_path: P
     assert both.code == 2
     assert "--markdown" in both.err
     assert galton("disclose", str(folder), "--output", str(tmp_path)).code == 2
+
+
+# Several releases
+
+
+def test_numbers_of_a_composition_are_those_of_one_gaussian_mechanism() -> None:
+    """sigma = 3 and 4 are one of 2.4, in closed form."""
+    mu = 1 / 2.4
+    disclosure = disclose_composition(compose(["gaussian:sigma=3", "gaussian:sigma=4"], delta=1e-6))
+    risk = disclosure.secret
+    assert not disclosure.amplified
+    assert risk.advantage == pytest.approx(math.erf(mu / math.sqrt(8)), rel=0.01)
+    exact = [float(ndtr(ndtri(rate) + mu)) for rate in RATES]
+    assert all(1 <= told / true < 1.05 for told, true in zip(risk.true_positive_rates, exact, strict=True))
+    for delta, epsilon in zip(DELTAS, risk.epsilons, strict=True):
+        assert epsilon is not None
+        assert 1 <= epsilon / gaussian_epsilon(delta, mu) < 1.02
+    assert risk.mu is not None
+    assert 1 <= risk.mu / mu < 1.03
+    assert risk.rho == pytest.approx(mu**2 / 2, rel=1e-6)
+    assert risk.mu_delta < 1e-13
+
+
+def test_a_composition_without_amplification_counts_every_sample_in_full() -> None:
+    composed = compose(["gaussian:sigma=2,probability=0.1", "laplace:scale=20"], delta=1e-5)
+    disclosure = disclose_composition(composed)
+    assert disclosure.amplified
+    assert disclosure.known is not None
+    full = disclose_composition(compose(["gaussian:sigma=2", "laplace:scale=20"], delta=1e-5))
+    assert disclosure.known.advantage == pytest.approx(full.secret.advantage, rel=0.01)
+    assert disclosure.secret.advantage < 0.3 * disclosure.known.advantage
+    assert disclosure.known.rho == disclosure.secret.rho == pytest.approx(1 / 8 + 1 / 800)
+    unknown = disclose_composition(compose(["dp:epsilon=0.1,delta=1e-8"], delta=1e-5))
+    assert unknown.secret.rho is None
+    assert "none" in dict(row for row in unknown.figures()[1] if len(row) == 2)[f"{RHO} of zCDP"]
+    assert disclose_composition(compose(["dp:epsilon=0.1"], delta=1e-5)).secret.rho == pytest.approx(0.005)
+
+
+def test_a_composition_says_what_is_released(fixed: Plan, tmp_path: Path) -> None:
+    disclosure = disclose_composition(compose([fixed, "gaussian:sigma=5"], delta=1e-5))
+    rows = dict(disclosure.rows)
+    assert "gaussian:sigma=5" in rows["what is covered"]
+    assert fixed.digest[7:19] in rows["what is covered"]
+    assert rows["hyperparameter tuning"].startswith("not covered")
+    assert rows["adjacency"].startswith("zero-out. ")
+    searched = disclose_composition(compose([for_search(fixed, Tuning(5.0, 1.0))], delta=1e-4))
+    assert dict(searched.rows)["hyperparameter tuning"].startswith("the best of geometric:mean=5 runs")
+    assert "Risk in numbers" in render_sheet(disclosure)
+
+
+def test_compose_tells_what_officers_read(tmp_path: Path) -> None:
+    page = tmp_path / "sheet.html"
+    words = ["compose", "gaussian:sigma=3", "laplace:scale=20", "--delta", "1e-5"]
+    result = json.loads(galton(*words, "--output", str(page), "--json").out)
+    assert result["risk"]["batches_secret"]["epsilon_at"][0]["epsilon"] == pytest.approx(result["epsilon"], rel=1e-3)
+    assert [row["false_positive_rate"] for row in result["risk"]["batches_secret"]["true_positive_rates"]] == list(
+        RATES
+    )
+    assert {row["field"] for row in result["disclosure"]} >= {"unit of privacy", "adjacency", "accountant"}
+    assert Reader(page.read_text()).of("html") == [{"lang": "en"}]
+    assert galton(*words, "--output", str(tmp_path)).code == 2
 
 
 @browser

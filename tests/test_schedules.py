@@ -63,3 +63,12 @@ def test_several_batch_sizes_are_refused_with_the_reason(tmp_path: Path) -> None
     assert result.code == 2
     assert "--batch-size = '8,16': must be one number" in result.err
     assert "the same bins in every epoch" in result.err
+
+
+def test_bins_of_unequal_probability_are_refused_with_the_reason(tmp_path: Path) -> None:
+    words = ["--examples", "64", "--batch-size", "16", "--epochs", "2", "--epsilon", "2", "--delta", "1e-3"]
+    result = galton("plan", *words, "--batching", "balls-in-bins:2,1,1,1", "--output", f"{tmp_path}/plan")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "--batching = 'balls-in-bins:2,1,1,1': takes no weights" in result.err
+    assert "equally likely" in result.err
+    assert not (tmp_path / "plan").exists()

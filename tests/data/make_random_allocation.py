@@ -1,7 +1,7 @@
 """Known answers for the balls-in-bins mechanism with C = I, from `PLD_accounting`.
 
-Run it in an environment of its own and it rewrites `random_allocation.json` and `redrawn_allocation.json` next to this
-file::
+Run it in an environment of its own and it rewrites `random_allocation.json`, `redrawn_allocation.json` and
+`composed_allocation.json` next to this file (`--tables composed_allocation.json` for one of them)::
 
     pip install PLD_accounting numba
     python make_random_allocation.py
@@ -18,7 +18,10 @@ P = (1 / bins) sum_i N(e_i, S^2 I) and Q = N(0, S^2 I), and
 * direction "max" is the larger of the two, the delta of the mechanism under add-or-remove adjacency.
 
 With bins that are redrawn in every epoch the mechanism is the E-fold composition of one epoch, whose own noise
-multiplier is S sqrt(E): `redrawn_allocation.json`.
+multiplier is S sqrt(E): `redrawn_allocation.json`. That is also what E runs of one epoch are together.
+
+`composed_allocation.json` has the mechanism together with a Gaussian one of noise multiplier `beside`, sensitivity 1:
+the mean of the Gaussian's delta at epsilon - L, in closed form, over the package's losses L.
 
 The package discretises the privacy loss once rounding up and once rounding down through geometric convolutions, so each
 row has a bracket [delta_lower, delta_upper] that holds up to float64 arithmetic.  Its relative width is written to each
@@ -47,6 +50,7 @@ from PLD_accounting import (
     PrivacyParams,
     gaussian_allocation_directional_pld,
 )
+from scipy.special import ndtr
 
 TAIL_TRUNCATION = 1e-12
 SMALLEST_DELTA = 5e-10
@@ -67,6 +71,7 @@ class Case(NamedTuple):
     mixture_first_step: float
     noise_first_step: float
     epochs: int = 1
+    beside: float | None = None
 
     def step(self, direction: Direction) -> float:
         """The privacy-loss grid step of one direction."""
@@ -91,6 +96,23 @@ REDRAWN = (
     Case(2, 0.6, (2.0, 4.0), 0.012, 0.008, 4),
 )
 
+COMPOSED = (
+    Case(2, 2.0, (1.0, 2.0), 0.006, 0.006, 1, 2.5),
+    Case(8, 1.0, (1.0, 2.5), 0.012, 0.008, 1, 2.0),
+)
+
+TABLES = {
+    "random_allocation.json": CASES,
+    "redrawn_allocation.json": REDRAWN,
+    "composed_allocation.json": COMPOSED,
+}
+
+
+def gaussian_delta(epsilons: Any, noise_multiplier: float) -> Any:
+    """delta of the Gaussian mechanism at epsilons of either sign (Balle and Wang 2018, theorem 8)."""
+    shift = 1 / noise_multiplier
+    return ndtr(shift / 2 - epsilons / shift) - np.exp(epsilons) * ndtr(-shift / 2 - epsilons / shift)
+
 
 def deltas(case: Case, direction: Direction, bound: BoundType) -> list[float]:
     """One bound on delta at each epsilon of a case, in one direction."""
@@ -110,6 +132,11 @@ def deltas(case: Case, direction: Direction, bound: BoundType) -> list[float]:
         bound_type=bound,
     )
     losses, masses = distribution.x_array, distribution.prob_arr
+    if case.beside is not None:
+        return [
+            float(np.sum(masses * gaussian_delta(epsilon - losses, case.beside)) + distribution.p_max)
+            for epsilon in case.epsilons
+        ]
     return [
         float(np.sum(masses * -np.expm1(np.minimum(epsilon - losses, 0.0))) + distribution.p_max)
         for epsilon in case.epsilons
@@ -134,6 +161,7 @@ def rows_of(case: Case) -> list[dict[str, Any]]:
                 {
                     "bins": case.bins,
                     **({"epochs": case.epochs} if case.epochs > 1 else {}),
+                    **({"beside": case.beside} if case.beside is not None else {}),
                     "noise_multiplier": case.noise_multiplier,
                     "epsilon": epsilon,
                     "direction": direction,
@@ -153,9 +181,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
     parser.add_argument("--coarsen", type=float, default=1.0, help="multiply every discretisation, for a quick run")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--tables", nargs="*", choices=list(TABLES), default=list(TABLES))
     arguments = parser.parse_args()
-    for name, cases in {"random_allocation.json": CASES, "redrawn_allocation.json": REDRAWN}.items():
-        write(arguments.folder / name, cases, arguments.coarsen, arguments.processes)
+    for name in arguments.tables:
+        write(arguments.folder / name, TABLES[name], arguments.coarsen, arguments.processes)
 
 
 def write(path: Path, cases: tuple[Case, ...], coarsen: float, processes: int) -> None:

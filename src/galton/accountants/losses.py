@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,8 +24,8 @@ Steps = Sequence[tuple[LossGrid, int]]
 _LARGEST_LOSS, _LEAST_LIMIT = 200.0, 1e-290
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 _TINY = 1e-9
-_TAIL_SHARE = 1e-4
-"""Share of delta below which a curve is not looked at: the rest counts as an infinite loss."""
+_TAIL_SHARE, _DISCLOSED = 1e-4, 1e-13
+"""Share of delta, and delta, below which a curve is not looked at: the rest counts as an infinite loss."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Aim:
 
     @property
     def least(self) -> float:
-        """The delta at which curves end."""
-        return _TAIL_SHARE * self.delta
+        """The delta at which curves end: low enough to read epsilon off at all deltas that are disclosed."""
+        return min(_TAIL_SHARE * self.delta, _DISCLOSED)
 
     @property
     def sides(self) -> tuple[Direction, ...]:
@@ -225,12 +225,14 @@ class AtomicLoss(Loss):
     Attributes:
       by_direction: the loss of one of them.
       times: how many there are.
+      pair: what was sampled, if it was: samples of it beside other releases are sharper still.
     """
 
     by_direction: Mapping[Direction, Atoms]
     failure: float = 0.0
     samples: int = 0
     times: int = 1
+    pair: DominatingPair | None = None
 
     @property
     def repeated(self) -> bool:  # type: ignore[override]
@@ -262,7 +264,8 @@ def sampled_loss(pair: DominatingPair, aim: Aim) -> AtomicLoss:
         for direction in aim.sides
     }
     samples = sum(each.samples for each in limits.values())
-    return _atomic(limits, aim, aim.failure if samples else 0.0, samples)
+    atomic = _atomic(limits, aim, aim.failure if samples else 0.0, samples)
+    return replace(atomic, pair=pair) if samples else atomic
 
 
 def computed_loss(

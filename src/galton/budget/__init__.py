@@ -4,8 +4,8 @@ from galton.budget.composed import Composed, compose
 from galton.budget.distribution import privacy_loss_distribution
 from galton.budget.events import Event, GaussianEvent, KnownEvent, LaplaceEvent
 from galton.budget.file import Budget, Overspent
-from galton.budget.tuning import Tuning, parse_tuning
-from galton.budget.within import PlanWithin, make_plan_within, released
+from galton.budget.within import PlanWithin, make_plan_within
+from galton.plan.tuning import Tuning, parse_tuning
 
 __all__ = [
     "Budget",
@@ -21,5 +21,4 @@ __all__ = [
     "make_plan_within",
     "parse_tuning",
     "privacy_loss_distribution",
-    "released",
 ]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from galton.accountants.composition import Composition
-from galton.accountants.losses import Aim, Loss
+from galton.accountants.losses import Aim
 from galton.accounting import Options
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.options import derived_seed
+from galton.budget.direct import direct
 from galton.budget.events import Event, KnownEvent
 from galton.budget.sources import Source, as_event
-from galton.convolution import GridTooLarge
+from galton.budget.whole import Whole
 from galton.errors import GaltonError, InvalidArgument, non_negative, probability
 from galton.files import plain
 from galton.guarantee import Adjacency, Direction, Guarantee
@@ -24,129 +24,9 @@ from galton.typechecking import typechecked
 
 DEFAULT_DELTA = 1e-5
 """The delta that curves are sharp for, where the caller names none."""
-_FINEST, _NEGLIGIBLE = 1e-5, 8
-_COARSER = 20
-"""How often the grid may be made twice as coarse, which only raises the bound, until it fits."""
-_WIDTH = 5e-4
+LOSSES, DIRECT = "losses", "direct"
+"""How a figure was found: by adding up losses, or by samples of a run beside the other releases."""
 _USERS = " Neighbours differ in all examples of a user: the noise of mechanisms by name is relative to a user's part."
-_LARGEST_EPSILON = 2e4
-
-
-class Whole:
-    """Several losses as one: the sum of all.
-
-    Formal guarantee: except with probability `failure`, `delta(epsilon)` is not below the delta of all events together,
-    each of which may depend on what the others released before (docs/math.md, section 13.2).
-
-    Args:
-      losses: of all events.
-      directions: the divergences that they bound.
-      adjacency: which data sets are neighbours.
-      displacement: sum of the events' displacements.
-      finest: interval that no grid is finer than; every one gives bounds.
-    """
-
-    def __init__(
-        self,
-        losses: Sequence[Loss],
-        directions: Sequence[Direction],
-        adjacency: Adjacency,
-        displacement: float,
-        finest: float = _FINEST,
-    ) -> None:
-        self.losses, self.directions, self.displacement = tuple(losses), tuple(directions), displacement
-        self._adjacency = adjacency
-        self._interval = max(_common_interval(losses), finest)
-        self._compositions: dict[Direction, Composition] = {}
-        self.failure = math.fsum(loss.failure for loss in losses)
-        self.samples = sum(loss.samples for loss in losses)
-
-    def truncation_delta(self, epsilon: float) -> float:
-        """Returns what truncation adds to delta.
-
-        Args:
-          epsilon: where.
-        """
-        return self._adjacency.truncation_delta(self.displacement, epsilon)
-
-    def direction_delta(self, direction: Direction, epsilon: float) -> float:
-        """Returns an upper bound on delta in one direction, truncation apart.
-
-        Args:
-          direction: which divergence.
-          epsilon: where; at least 0.
-
-        Returns:
-          A number from 0 to 1.
-        """
-        for _ in range(_COARSER):
-            try:
-                if direction not in self._compositions:
-                    steps = [step for loss in self.losses for step in loss.steps(direction, self._interval)]
-                    self._compositions[direction] = Composition(steps)
-                return self._compositions[direction].delta(epsilon)
-            except GridTooLarge:
-                self._interval *= 2
-                self._compositions.clear()
-        return 1.0
-
-    def _lost(self, direction: Direction) -> float:
-        """The probability of an infinite loss, as far as it is known on this grid."""
-        try:
-            steps = [step for loss in self.losses for step in loss.steps(direction, self._interval)]
-        except GridTooLarge:
-            return 0.0
-        return -math.expm1(math.fsum(times * math.log1p(-min(step.infinite, 0.5)) for step, times in steps))
-
-    def delta(self, epsilon: float) -> float:
-        """Returns an upper bound on delta, without the failure probability.
-
-        Args:
-          epsilon: where; at least 0.
-
-        Returns:
-          A number from 0 to 1.
-        """
-        composed = max(self.direction_delta(direction, epsilon) for direction in self._adjacency.directions)
-        return min(1.0, composed + self.truncation_delta(epsilon))
-
-    def epsilon(self, delta: float) -> float:
-        """Returns an epsilon, within 0.05% of the least, at which `delta` and the failures are at most delta.
-
-        Args:
-          delta: where; above 0.
-
-        Returns:
-          The epsilon; infinity if there is none.
-        """
-        target = delta - self.failure
-
-        def enough(epsilon: float) -> bool:
-            return self.delta(epsilon) <= target
-
-        if target <= max(self._lost(direction) for direction in self._adjacency.directions):
-            return math.inf
-        last = _LARGEST_EPSILON
-        if self.truncation_delta(1.0) > self.truncation_delta(0.0):  # it grows: beyond this it is half of the target
-            last = min(last, math.log(max(target / 2 / self.displacement, 1.0)))
-        low, high = 0.0, min(1.0, last)
-        while not enough(high):
-            if high >= last:
-                return math.inf
-            low, high = high, min(2 * high, last)
-        while high - low > _WIDTH * high and high > 1e-9:
-            middle = (low + high) / 2
-            low, high = (low, middle) if enough(middle) else (middle, high)
-        return high
-
-
-def _common_interval(losses: Sequence[Loss]) -> float:
-    """A grid for all: as fine as steps that are repeated need, and as single ones that matter beside the others."""
-    single = [loss.interval(1.0) for loss in losses if not loss.repeated]
-    needed = [loss.interval(1.0) for loss in losses if loss.repeated]
-    if single:
-        needed.append(max(min(single), max(single) / _NEGLIGIBLE))
-    return min(needed)
 
 
 @typechecked
@@ -166,6 +46,10 @@ class Composed:
       seed: of the samples.
       statement: what may be stated, in words.
       seconds: how long it took.
+      method: `losses`, if the losses of all events were added up; `direct`, if samples of a run were valued by the
+        curve of the others, which is sharper.
+      whole: the losses of all events, from which `disclose_composition` takes what officers read.
+      releases: the events.
     """
 
     epsilon: float
@@ -178,6 +62,9 @@ class Composed:
     seed: int
     statement: str
     seconds: float
+    method: str = LOSSES
+    whole: Whole | None = field(default=None, repr=False, compare=False)
+    releases: tuple[Event, ...] = field(default=(), repr=False, compare=False)
 
     def meets(self, guarantee: Guarantee) -> bool:
         """Returns whether it is at least as good as a guarantee.
@@ -194,7 +81,31 @@ class Composed:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""
-        return plain(asdict(self))
+        body = {each.name: getattr(self, each.name) for each in fields(self) if each.repr}
+        return plain(body)
+
+    def if_known(self) -> Whole | None:
+        """Returns the losses of all events if it is known who was in which batch, so that nothing is amplified.
+
+        Returns:
+          The losses, without samples; None where a release does not tell.
+        """
+        events = [event.if_known(self.adjacency) for event in self.releases]
+        known = [event for event in events if event is not None]
+        if not known or len(known) < len(events):
+            return None
+        sides = Aim(self.adjacency.directions, self.delta, 0.0, Options(seed=0)).sides
+        return whole_of(known, sides, self.adjacency, self.delta, 0.0, Options(seed=0))
+
+    def rho(self) -> float | None:
+        """Returns a rho for which all events together are zCDP, but for the sum of their displacements.
+
+        Returns:
+          rho; None where a release has none.
+        """
+        each = [event.rho(self.adjacency) for event in self.releases]
+        known = [rho for rho in each if rho is not None]
+        return math.fsum(known) * (1 + 1e-9) if known and len(known) == len(each) else None
 
 
 @typechecked
@@ -209,7 +120,8 @@ def compose(
 ) -> Composed:
     """Returns the guarantee of several releases about the same data: epsilon at a delta, or delta at an epsilon.
 
-    Every event is replaced by a privacy loss that dominates it; losses add up, by FFTs whose rounding is bounded.
+    Every event is replaced by a privacy loss that dominates it; losses add up, by FFTs whose rounding is bounded. Where
+    a run was sampled, it is sampled once more, each sample valued by the curve of the other events: that is sharper.
     What an event asks may depend on what others released; what it costs (its kind, noise and count) may not: a release
     whose noise was chosen in view of earlier ones is not covered.
 
@@ -273,22 +185,36 @@ def composed_at(
     """
     start = time.perf_counter()
     known = events or (KnownEvent(0.0),)
-    whole = whole_of(known, adjacency.directions, adjacency, delta, failure, options)
+    sides = Aim(adjacency.directions, delta, failure, options).sides
+    whole = whole_of(known, sides, adjacency, delta, failure / 2, options)  # the other half is for direct samples
+    sampled = direct(whole, delta, options) if events and epsilon != 0 else None
+    more = failure / 2 if sampled else 0.0
+    spent, samples, method = whole.failure + more, whole.samples, LOSSES
     if epsilon is None:
-        epsilon = whole.epsilon(delta) if events else 0.0
+        epsilon = bound = whole.epsilon(delta - more) if events else 0.0
+        if sampled and 0 < bound < math.inf:
+            epsilon, taken = sampled.epsilon(bound, delta - spent, more, options)
+            samples, method = samples + taken, DIRECT if epsilon < bound else LOSSES
     else:
-        delta = min(1.0, whole.delta(epsilon) + whole.failure)
+        bound = delta = min(1.0, whole.delta(epsilon) + spent)
+        if sampled:
+            sharper, taken = sampled.delta(epsilon, more, options)
+            delta = min(bound, sharper + spent)
+            samples, method = samples + taken, DIRECT if delta < bound else LOSSES
     return Composed(
         epsilon=float(epsilon),
         delta=delta,
         adjacency=adjacency,
-        analysis_failure=whole.failure,
+        analysis_failure=spent,
         truncation_delta=whole.truncation_delta(epsilon) if math.isfinite(epsilon) else 1.0,
         events=tuple(event.words for event in events),
-        samples=whole.samples,
+        samples=samples,
         seed=options.fresh_seed(),
-        statement=_statement(epsilon, delta, adjacency, len(events), whole.failure) + _of_users(events),
+        statement=_statement(epsilon, delta, adjacency, len(events), spent) + _of_users(events),
         seconds=time.perf_counter() - start,
+        method=method,
+        whole=whole,
+        releases=tuple(events),
     )
 
 

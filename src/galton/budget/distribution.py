@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from galton.accountants.composition import LossGrid
-from galton.accountants.losses import AtomicLoss, dominating_atoms
+from galton.accountants.losses import dominating_atoms
 from galton.accounting import Options
 from galton.accounting.certificate import FAILURE_SHARE
-from galton.accounting.limits import POINTS, Limits
-from galton.budget.composed import Whole, all_events, common_adjacency, whole_of
+from galton.budget.composed import all_events, common_adjacency, whole_of
 from galton.budget.events import Event
 from galton.budget.sources import Source
-from galton.errors import FloatArray, GaltonError, MissingExtra, positive, probability
-from galton.guarantee import Adjacency, Direction
+from galton.budget.whole import curve_limits
+from galton.errors import MissingExtra, positive, probability
+from galton.guarantee import Adjacency
 from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-_BEYOND = 2.0
-"""A curve goes on to this multiple of the epsilon at delta."""
 
 
 @typechecked
@@ -104,38 +101,3 @@ def dominating_losses(
     limits = curve_limits(whole, delta)
     losses = [dominating_atoms(limits[each], limits[each.reverse]).on_grid(interval) for each in common.directions]
     return [LossGrid(interval, loss.first, loss.masses, loss.infinite + whole.failure) for loss in losses]
-
-
-def curve_limits(whole: Whole, delta: float) -> dict[Direction, Limits]:
-    """Returns bounds on delta of the whole, in all its directions, truncation included and failures not.
-
-    Args:
-      whole: the losses.
-      delta: that the bounds should be sharp for.
-
-    Returns:
-      Limits by direction.
-    """
-    knots = _knots(whole, delta)
-    return {direction: _limits(whole, direction, knots[direction]) for direction in whole.directions}
-
-
-def _limits(whole: Whole, direction: Direction, epsilons: FloatArray) -> Limits:
-    """Bounds on delta in one direction, truncation included."""
-    moved = [direction.adjacency.truncation_delta(whole.displacement, epsilon) for epsilon in epsilons.tolist()]
-    composed = [whole.direction_delta(direction, epsilon) for epsilon in epsilons.tolist()]
-    return Limits(tuple(epsilons.tolist()), tuple(min(1.0, sum(both)) for both in zip(composed, moved, strict=True)), 0)
-
-
-def _knots(whole: Whole, delta: float) -> dict[Direction, FloatArray]:
-    """Where a curve is looked at: at its corners if it has any, else at a grid beyond the epsilon at delta."""
-    loss = whole.losses[0]
-    if len(whole.losses) == 1 and isinstance(loss, AtomicLoss) and loss.times == 1:
-        return {
-            direction: np.concatenate(([0.0], atoms.points[atoms.points > 0]))
-            for direction, atoms in loss.by_direction.items()
-        }
-    last = _BEYOND * whole.epsilon(delta)
-    if not np.isfinite(last):
-        raise GaltonError(f"privacy_loss_distribution: no epsilon can be shown at delta {delta:g}; take a larger delta")
-    return {direction: np.linspace(0.0, last, POINTS) for direction in whole.directions}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -54,6 +54,28 @@ class Event(ABC):
         if self.adjacency not in (None, adjacency):
             remedy = f"must be that of all releases; {self.words} is for {self.adjacency}"
             raise InvalidArgument("adjacency", str(adjacency), remedy)
+
+    def if_known(self, adjacency: Adjacency) -> Event | None:
+        """Returns what is released if it is known who was in which batch or sample.
+
+        Args:
+          adjacency: which data sets are neighbours.
+
+        Returns:
+          An event without amplification; None where that is not known.
+        """
+        return self
+
+    def rho(self, adjacency: Adjacency) -> float | None:
+        """Returns a rho for which the event is zCDP, but for its displacement.
+
+        Args:
+          adjacency: which data sets are neighbours.
+
+        Returns:
+          rho; None where none is known.
+        """
+        return None
 
     @abstractmethod
     def loss(self, aim: Aim) -> Loss:
@@ -122,6 +144,12 @@ class GaussianEvent(Event):
     def check_adjacency(self, adjacency: Adjacency) -> None:
         if self.probability < 1 and Direction.REPLACE in adjacency.directions:
             raise InvalidArgument("adjacency", str(adjacency), f"is not covered for {self.words}, on Poisson samples")
+
+    def if_known(self, adjacency: Adjacency) -> Event:
+        return replace(self, probability=1.0)
+
+    def rho(self, adjacency: Adjacency) -> float:
+        return self.count * (adjacency.sides / self.sigma) ** 2 / 2
 
     def loss(self, aim: Aim) -> Loss:
         return GaussianLoss(self.sigma, self.probability, self.count)
@@ -194,6 +222,9 @@ class LaplaceEvent(Event):
     def words(self) -> str:
         return f"laplace:scale={self.scale:g}" + (f",count={self.count}" if self.count > 1 else "")
 
+    def rho(self, adjacency: Adjacency) -> float:
+        return self.count * (adjacency.sides / self.scale) ** 2 / 2  # pure privacy with this epsilon is zCDP
+
     def loss(self, aim: Aim) -> Loss:
         return _LaplaceLoss(min(self.scale, _MOST_SCALE), self.count)
 
@@ -236,6 +267,9 @@ class KnownEvent(Event):
             remedy = f"says too little of {self.words} for composition; take add-or-remove"
             raise InvalidArgument("adjacency", str(adjacency), remedy)
 
+    def rho(self, adjacency: Adjacency) -> float | None:
+        return None if self.delta else self.count * self.epsilon**2 / 2
+
     def loss(self, aim: Aim) -> Loss:
         # That of randomised response with this epsilon, and an infinite one with probability delta.
         finite = (1 - self.delta) * np.array([1.0, math.exp(min(self.epsilon, 700.0))])
@@ -257,6 +291,7 @@ class CertifiedEvent(Event):
       known: the loss, in every direction of the adjacency.
       displacement: see `Event`.
       unit: see `Event`.
+      mu: shift of the Gaussian mechanism that is left if the batches are known; None where that is not known.
     """
 
     kind: ClassVar[str] = "certified"
@@ -265,10 +300,17 @@ class CertifiedEvent(Event):
     known: AtomicLoss
     displacement: float = 0.0
     unit: str | None = None
+    mu: float | None = None
 
     @property
     def words(self) -> str:
         return self.name
+
+    def if_known(self, adjacency: Adjacency) -> Event | None:
+        return None if self.mu is None else _gaussian(self.mu, adjacency, self.displacement, self.unit)
+
+    def rho(self, adjacency: Adjacency) -> float | None:
+        return None if self.mu is None else self.mu**2 / 2
 
     def loss(self, aim: Aim) -> Loss:
         return self.known
@@ -280,6 +322,7 @@ class CertifiedEvent(Event):
             "adjacency": self.adjacency.value,
             "displacement": self.displacement,
             "unit": self.unit,
+            **({} if self.mu is None else {"mu_if_known": self.mu}),
             "failure_probability": self.known.failure,
             "samples": self.known.samples,
             "losses": {
@@ -318,6 +361,12 @@ class RunEvent(Event):
     def words(self) -> str:
         return self.name
 
+    def if_known(self, adjacency: Adjacency) -> Event:
+        return _gaussian(self.run.mu_if_known(adjacency), adjacency, self.displacement, self.unit)
+
+    def rho(self, adjacency: Adjacency) -> float:
+        return self.run.mu_if_known(adjacency) ** 2 / 2
+
     def loss(self, aim: Aim) -> Loss:
         return self.accountant.loss(self.run, aim)
 
@@ -332,9 +381,10 @@ class RunEvent(Event):
             return CertifiedEvent(
                 name=self.name,
                 adjacency=self.adjacency,
-                known=loss,
+                known=replace(loss, pair=None),  # a file holds none
                 displacement=self.displacement,
                 unit=self.unit,
+                mu=self.run.mu_if_known(self.adjacency),
             )
         raise InvalidArgument("event", self.name, "cannot be written to a file")
 
@@ -353,6 +403,12 @@ class PairEvent(Event):
     @property
     def words(self) -> str:
         return f"{self.pair.rounds} rounds of {self.pair.bins} bins at noise multiplier {self.pair.noise_multiplier:g}"
+
+    def if_known(self, adjacency: Adjacency) -> Event:
+        return GaussianEvent(1 / self.pair.mu_upper)
+
+    def rho(self, adjacency: Adjacency) -> float:
+        return (adjacency.sides * self.pair.mu_upper) ** 2 / 2
 
     def loss(self, aim: Aim) -> Loss:
         return sampled_loss(self.pair, aim)
@@ -387,6 +443,12 @@ class BoundEvent(Event):
         super().check_adjacency(adjacency)
         self.event.check_adjacency(adjacency)
 
+    def if_known(self, adjacency: Adjacency) -> Event | None:
+        return self.event.if_known(adjacency)
+
+    def rho(self, adjacency: Adjacency) -> float | None:
+        return self.event.rho(adjacency)
+
     def loss(self, aim: Aim) -> Loss:
         return self.event.loss(aim)
 
@@ -395,6 +457,11 @@ class BoundEvent(Event):
 
     def to_json(self) -> dict[str, Any]:
         return self.event.to_json()  # whoever writes it down has checked the adjacency
+
+
+def _gaussian(mu: float, adjacency: Adjacency, displacement: float, unit: str | None) -> GaussianEvent:
+    """The Gaussian mechanism with this shift under an adjacency."""
+    return GaussianEvent(adjacency.sides / mu, displacement=displacement, unit=unit)
 
 
 def event_from_json(value: dict[str, Any]) -> Event:
@@ -431,6 +498,7 @@ def event_from_json(value: dict[str, Any]) -> Event:
             known=loss,
             displacement=body.real("displacement", 0.0, 1.0),
             unit=body.text_or_none("unit"),
+            mu=body.real("mu_if_known", 0.0) if "mu_if_known" in value else None,
         )
     raise InvalidArgument("event.kind", kind, "must be gaussian, laplace, dp or certified")
 

@@ -9,6 +9,7 @@ from typing import Any
 from galton import files
 from galton.budget.account import FORMAT, read_account
 from galton.budget.events import BoundEvent, Event, GaussianEvent, KnownEvent, LaplaceEvent, PairEvent, RunEvent
+from galton.budget.tuning import TunedEvent
 from galton.errors import InvalidArgument
 from galton.fields import Fields
 from galton.pair import DominatingPair
@@ -31,7 +32,7 @@ def as_event(source: Source) -> list[Event]:
     if isinstance(source, Event):
         return [source]
     if isinstance(source, Plan):
-        return [_run_event(source)]
+        return [_plan_event(source)]
     if isinstance(source, DominatingPair):
         return [PairEvent(source)]
     if hasattr(source, "to_named_tuple"):
@@ -42,9 +43,10 @@ def as_event(source: Source) -> list[Event]:
     raise InvalidArgument("events", source, remedy)
 
 
-def _run_event(plan: Plan) -> RunEvent:
+def _plan_event(plan: Plan) -> Event:
+    """A run, or the best of several where the plan is for a search."""
     adjacency = plan.guarantee.adjacency
-    return RunEvent(
+    run = RunEvent(
         name=f"plan {plan.digest.removeprefix('sha256:')[:12]}, {plan.rounds} rounds, by itself {plan.guarantee}",
         adjacency=adjacency,
         accountant=plan.accountant,
@@ -52,6 +54,7 @@ def _run_event(plan: Plan) -> RunEvent:
         unit=plan.unit,
         displacement=0.0 if adjacency.equal_sizes else plan.truncation.displacement,
     )
+    return run if plan.tuning is None else TunedEvent(run, plan.tuning)
 
 
 _REAL, _WHOLE = "a number", "a whole number"

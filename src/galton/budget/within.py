@@ -12,15 +12,17 @@ from galton.accountants.losses import Aim, Loss
 from galton.accounting import Options
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.options import derived_seed
-from galton.budget.composed import Composed, Whole, all_events, common_adjacency, compose, stated
+from galton.budget.composed import Composed, all_events, common_adjacency, compose, stated
 from galton.budget.events import Event, GaussianEvent
-from galton.budget.sources import Source, as_event
-from galton.budget.tuning import TunedEvent, Tuning
+from galton.budget.sources import Source
+from galton.budget.tuning import TunedEvent
+from galton.budget.whole import Whole
 from galton.errors import GaltonError, InvalidArgument
 from galton.gaussian import gaussian_epsilon, gaussian_mu
 from galton.guarantee import Guarantee, as_guarantee
-from galton.plan.make import make_plan, replan
+from galton.plan.make import for_search, make_plan, replan
 from galton.plan.plan import Plan
+from galton.plan.tuning import Tuning
 from galton.typechecking import typechecked
 
 ATTEMPTS = 5
@@ -65,9 +67,9 @@ def make_plan_within(
     Args:
       epsilon: the guarantee of all releases together; or its epsilon, with `delta`, under add-or-remove adjacency.
       delta: of the guarantee, unless the first argument is all of it.
-      others: what else is released, or was: as in `compose`. A plan counts as one run; where it was made for a search,
-        give `released(plan, tuning)`.
-      tuning: how many runs by the plan there will be, of which the best is released; None is a single run.
+      others: what else is released, or was: as in `compose`. A plan that was made for a search counts as the search.
+      tuning: how many runs by the plan there will be, of which the best is released; None is a single run. The plan
+        remembers it.
       options: seed, workers and progress of the accountant.
       settings: examples, batch_size, epochs and all else that `make_plan` takes.
 
@@ -94,10 +96,12 @@ def make_plan_within(
     settled = [event.settled(aim) for event in parts]
     own = _share_left(settled, aim, target, tuning)
     plan = make_plan(replace(target, epsilon=own), options=options, **settings)
+    if tuning is not None:
+        plan = for_search(plan, tuning)
     best: PlanWithin | None = None
     for attempt in range(1, ATTEMPTS + 1):
         fresh = replace(options, seed=derived_seed(seed, f"attempt {attempt}"))  # noise depends on the samples before
-        composed = compose([released(plan, tuning), *settled], delta=target.delta, failure=failure, options=fresh)
+        composed = compose([plan, *settled], delta=target.delta, failure=failure, options=fresh)
         fits = composed.epsilon <= target.epsilon
         if fits and (best is None or composed.epsilon > best.composed.epsilon):
             best = PlanWithin(plan, composed)
@@ -114,20 +118,6 @@ def make_plan_within(
     spent = best.composed.analysis_failure
     tried = (attempt - 1) * failure if spent else 0.0  # by others that were not taken
     return PlanWithin(best.plan, stated(best.composed, target.delta + tried, spent + tried))
-
-
-def released(plan: Plan, tuning: Tuning | None) -> Event:
-    """Returns what is released of a plan: its run, or the best of several.
-
-    Args:
-      plan: the plan.
-      tuning: how many runs there are; None is one.
-
-    Returns:
-      The event.
-    """
-    run = as_event(plan)[0]
-    return run if tuning is None else TunedEvent(run, tuning)
 
 
 def _share_left(others: Sequence[Event], aim: Aim, target: Guarantee, tuning: Tuning | None) -> float:

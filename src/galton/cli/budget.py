@@ -62,22 +62,39 @@ def compose(
         ),
     ] = "",
     failure: Failure = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write one printable page to (HTML), for reviewers.", show_default="no file"
+        ),
+    ] = None,
     settings: CurveOptions,
     execution: options.Execution,
     as_json: options.AsJson = False,
 ) -> None:
-    """Find the guarantee of several releases about the same data."""
+    """Find the guarantee of several releases about the same data.
+
+    JSON and the page have what reviewers ask for: advantage, true-positive rates, epsilon at other deltas, mu, rho.
+    """
     known = Adjacency(adjacency) if adjacency else None
     with execution.options(
         sampler=settings.sampler, samples=settings.samples, rel_width=settings.rel_width
     ) as accounting_options:
         from galton import budget
+        from galton.report import disclose_composition, write_sheet
+        from galton.report.write import check_output
 
+        if output is not None:
+            check_output(output)
         composed = budget.compose(
             events, epsilon=epsilon, delta=delta, adjacency=known, failure=failure, options=accounting_options
         )
-    if as_json:
-        return show.print_json(composed.to_json())
+        disclosure = disclose_composition(composed) if as_json or output is not None else None
+        if disclosure is not None and output is not None:
+            write_sheet(disclosure, output)
+    if disclosure is not None and as_json:
+        told = disclosure.to_json()
+        return show.print_json(composed.to_json() | {name: told[name] for name in ("disclosure", "risk")})
     return show.print_table("composition", composed_rows(composed))
 
 

@@ -16,6 +16,7 @@ from galton.plan.choose import references
 from galton.plan.draft import Request, choose_draft, naming_batch_size
 from galton.plan.marks import Mark, leave_mark
 from galton.plan.plan import EXAMPLE, USER, Leak, Plan, leaked
+from galton.plan.tuning import Tuning
 from galton.provenance import now, versions
 from galton.typechecking import typechecked
 from galton.workloads import parse_workload
@@ -98,6 +99,12 @@ def make_plan(
         raise InvalidArgument("per_user", per_user, remedy)
     if per_user is not None:
         count("per_user", per_user)
+    if batching.partition(":")[0] in PLANNED and ":" in batching:
+        remedy = (
+            "takes no weights: samplers draw bins, and bounds average over them, as equally likely; for rounds that "
+            "count differently give a noise schedule as the strategy"
+        )
+        raise InvalidArgument("batching", batching, remedy)
     if batching:
         choice("batching", batching, tuple(PLANNED))
     if unit == USER and "streaming" in batching:
@@ -192,6 +199,19 @@ def replan(plan: Plan, guarantee: Guarantee, options: Options) -> Plan:
         signature=None,
     )
     return _finished(again)
+
+
+def for_search(plan: Plan, tuning: Tuning) -> Plan:
+    """Returns the same plan, as one of which the best of several runs is released.
+
+    Args:
+      plan: the plan; its guarantee is that of a single run.
+      tuning: how many runs there are.
+
+    Returns:
+      The plan, to be trusted like one of `make_plan`.
+    """
+    return _finished(replace(plan, tuning=tuning))
 
 
 def _finished(plan: Plan) -> Plan:

@@ -17,6 +17,7 @@ from galton.fields import Fields
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Guarantee
 from galton.plan.signature import Signature
+from galton.plan.tuning import Tuning
 from galton.strategies import Strategy
 from galton.typechecking import typechecked
 
@@ -147,6 +148,8 @@ class Plan:
       signature: of the rest by somebody who vouches for it, if there is one; `check_signature` checks it.
       version: of the format of plan.json.
       per_user: the most examples of a user in a round, where users are the unit of privacy; None where examples are.
+      tuning: how many runs are made by the plan, of which the best is released; None is a single run. `guarantee` is
+        that of a single run in either case; `compose` states that of the search.
 
     Formal guarantee: to verify the plan's claim, and to train and release only if that accepts, has the plan's
     guarantee if the run takes its batches from `batches`, clips the gradient of every example to `clip_norm`, sums
@@ -175,6 +178,7 @@ class Plan:
     signature: Signature | None = None
     version: int = VERSION
     per_user: int | None = None
+    tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
         if self.per_user is not None:
@@ -276,8 +280,20 @@ class Plan:
         if self.per_user is not None:
             run += " The unit is a user: neighbours differ in all examples of one user, of which at most "
             run += f"{self.per_user} take part in a round."
+        if self.tuning is not None:
+            run += f" {self.search}"
         public = "" if self.guarantee.adjacency.equal_sizes else f" {self.public_size}"
         return f"{run}{public} {self.evidence.words}"
+
+    @property
+    def search(self) -> str:
+        """In words, what is released where the plan is for a search; empty where it is for a single run."""
+        if self.tuning is None:
+            return ""
+        return (
+            f"It is for a search: the best of {self.tuning} runs is released, and nothing of the others. That costs "
+            "more than a single run: galton compose states what."
+        )
 
     @property
     def public_size(self) -> str:
@@ -369,6 +385,7 @@ class Plan:
                 "truncation": self.truncation.to_json(),
             },
             **({} if self.per_user is None else {"unit": {"kind": USER, "per_user": self.per_user}}),
+            **({} if self.tuning is None else {"tuning": self.tuning.to_json()}),
             "clipping": {
                 "clip_norm": self.clip_norm,
                 "convention": CONVENTION if self.per_user is None else USER_CONVENTION,
@@ -421,6 +438,7 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
         versions=body.texts("versions"),
         version=version,
         per_user=None if "unit" not in value else body.inner("unit").count("per_user", 1),
+        tuning=None if "tuning" not in value else Tuning.from_json(body.mapping("tuning")),
     )
     plan.check()
     _check_derived("if_batches_leak", plan.leak.to_json(version), leaked(plan).to_json(version))

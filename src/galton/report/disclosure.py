@@ -20,14 +20,14 @@ RHO = "\N{GREEK SMALL LETTER RHO}"
 @typechecked
 @dataclass(frozen=True)
 class Disclosure:
-    """What is to be disclosed of a run that follows a plan.
+    """What is to be disclosed of a run that follows a plan, or of several releases together.
 
     Attributes:
-      plan: content hash of the plan.
+      plan: content hash of the plan; empty for several releases.
       statement: the guarantee in words.
       rows: names of fields and what is stated there.
       secret: risk if the batches stay secret.
-      known: risk if they become known, so that nothing is amplified.
+      known: risk if they become known, so that nothing is amplified; None if a release does not tell.
       amplified: whether the two differ.
       limits: where the limits for secret batches come from, and how sure they are.
     """
@@ -36,7 +36,7 @@ class Disclosure:
     statement: str
     rows: tuple[tuple[str, str], ...]
     secret: Risk
-    known: Risk
+    known: Risk | None
     amplified: bool
     limits: str
 
@@ -46,7 +46,7 @@ class Disclosure:
         Returns:
           Names of columns, and rows whose first entry is a name; one column of numbers where nothing is amplified.
         """
-        risks = [self.secret, self.known] if self.amplified else [self.known]
+        risks = [self.secret] if self.known is None else [self.secret, self.known] if self.amplified else [self.known]
         rows = [("advantage of the best guess", *(percent_at_most(risk.advantage) for risk in risks))]
         for index, rate in enumerate(RATES):
             limits = (percent_at_most(risk.true_positive_rates[index]) for risk in risks)
@@ -59,18 +59,21 @@ class Disclosure:
         rows.append((f"{RHO} of zCDP", *(_told(risk.rho) for risk in risks)))
         if any(risk.rho_delta for risk in risks):
             rows.append(("… but for δ of", *(_told(risk.rho_delta, 2) for risk in risks)))
-        names = ("secret batches", "known batches") if self.amplified else ("at most",)
+        names = ("secret batches", "known batches") if len(risks) == 2 else ("at most",)
         return ("", *names), rows
 
     @property
     def notes(self) -> list[str]:
         """What the numbers mean and where they end, in sentences."""
-        amplified = (
-            f"{self.limits} Numbers for known batches are those of the Gaussian mechanism without amplification, with "
-            "certainty; secret batches have them too."
-            if self.amplified
-            else "The Gaussian mechanism in closed form, with certainty: nothing relies on secret batches."
-        )
+        amplified = self.limits
+        if self.known is not None and self.amplified:
+            mechanism = "of the Gaussian mechanism " if self.plan else ""
+            amplified += (
+                f" Numbers for known batches are those {mechanism}without amplification, with certainty; secret "
+                "batches have them too."
+            )
+        elif self.known is not None and self.plan:
+            amplified = "The Gaussian mechanism in closed form, with certainty: nothing relies on secret batches."
         return [
             amplified,
             "μ: no test does better than the best test of N(μ, 1) against N(0, 1), but for the δ below it. "
@@ -100,7 +103,7 @@ class Disclosure:
             "disclosure": [{"field": name, "statement": text} for name, text in self.rows],
             "risk": {
                 "batches_secret": self.secret.to_json(),
-                "batches_known": self.known.to_json(),
+                "batches_known": None if self.known is None else self.known.to_json(),
                 "amplified": self.amplified,
                 "basis": self.limits,
             },
@@ -129,6 +132,9 @@ def disclose(plan: Plan, curve: Curve) -> Disclosure:
     )
 
 
+SETTING = "central: whoever trains sees the data and is trusted; the guarantee is against all others."
+
+
 def _rows(plan: Plan) -> list[tuple[str, str]]:
     guarantee, wording = plan.guarantee, plan.guarantee.adjacency.wording
     secret = relies_on_secrecy(plan)
@@ -139,7 +145,7 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     )
     rows = [
         ("guarantee", plan.statement),
-        ("setting", "central: whoever trains sees the data and is trusted; the guarantee is against all others."),
+        ("setting", SETTING),
         ("unit of privacy", _unit(plan)),
         ("adjacency", f"{guarantee.adjacency}. {plan.worded(wording.neighbours)}"),
         (
@@ -169,7 +175,9 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ),
         (
             "hyperparameter tuning",
-            "not covered: every run on the same data, tuning included, has a cost of its own, to be added.",
+            f"covered by the noise, not by the guarantee of a run above. {plan.search}"
+            if plan.tuning is not None
+            else "not covered: every run on the same data, tuning included, has a cost of its own, to be added.",
         ),
         (
             "not covered",

@@ -28,7 +28,7 @@ class Risk:
       epsilons: at `DELTAS`; None where there is nothing to claim.
       mu: no test does better than the best of N(mu, 1) against N(0, 1) by more than `mu_delta`; None if not known.
       mu_delta: by how much a test may do better.
-      rho: `rho_delta`-approximate rho-zCDP, which is rho-zCDP if `rho_delta` is 0.
+      rho: `rho_delta`-approximate rho-zCDP, which is rho-zCDP if `rho_delta` is 0; None if not known.
       rho_delta: probability that is left out of it.
     """
 
@@ -37,7 +37,7 @@ class Risk:
     epsilons: tuple[float | None, ...]
     mu: float | None
     mu_delta: float
-    rho: float
+    rho: float | None
     rho_delta: float
 
     def to_json(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Risk:
                 {"delta": delta, "epsilon": epsilon} for delta, epsilon in zip(DELTAS, self.epsilons, strict=True)
             ],
             "gdp": {"mu": self.mu, "but_for": self.mu_delta if self.mu is not None else None},
-            "zcdp": {"rho": self.rho, "but_for": self.rho_delta},
+            "zcdp": {"rho": self.rho, "but_for": self.rho_delta if self.rho is not None else None},
         }
 
 
@@ -107,6 +107,31 @@ def risk_if_secret(plan: Plan, curve: Curve) -> Risk:
         mu_delta=mu_delta,
         rho=known.rho,
         rho_delta=known.rho_delta,
+    )
+
+
+def risk_of_curve(curve: Curve, rho: float | None, rho_delta: float) -> Risk:
+    """Returns the risk that a curve leaves, whatever it is the curve of.
+
+    Formal guarantee: if the limits of the curve hold, so do these (docs/math.md, sections 14.1 and 14.2).
+
+    Args:
+      curve: upper limits on delta, from epsilon 0 on.
+      rho: of zCDP.
+      rho_delta: what is left out of it.
+
+    Returns:
+      The limits.
+    """
+    mu = curve.dominating_mu()
+    return Risk(
+        advantage=curve.advantage,
+        true_positive_rates=tuple(curve.hits(rate) for rate in RATES),
+        epsilons=tuple(curve.epsilon(delta) for delta in DELTAS),
+        mu=mu,
+        mu_delta=curve.uppers[-1],
+        rho=rho,
+        rho_delta=rho_delta,
     )
 
 

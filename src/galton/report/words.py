@@ -76,7 +76,8 @@ def conditions(plan: Plan) -> list[str]:
         "released is never run again with other noise.",
         f"A batch with more than {plan.padded_batch_size:,} {plan.unit}s is cut to that many without looking at them.",
         "Only the noisy sums leave the training. Losses, accuracies or gradient norms of the training data are "
-        "releases of their own, and so is every other run on the same data, the search for hyperparameters included.",
+        "releases of their own, and so is every other run on the same data, the search for hyperparameters included."
+        + (f" {plan.search}" if plan.tuning is not None else ""),
         f"The settings below, the number of {plan.unit}s ({plan.examples:,}) among them, were chosen without looking "
         "at the data. They are public.",
         "The noise counts as Gaussian with all its digits. In training it is rounded to a few of them, and what the "

@@ -30,6 +30,7 @@ def begin_record(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
         "run": body["id"],
         "plan": plan.digest,
         "guarantee": plan.guarantee.to_json(),
+        **({} if plan.tuning is None else {"tuning": {**plan.tuning.to_json(), "statement": plan.search}}),
         "forks": body["forks"],
         "together": together(plan, len(body["forks"]) + 1),
         "stopped": body["stopped"],
