@@ -1,0 +1,2 @@
+"""placeholder"""
+def tables(rows): return ""
