@@ -1,7 +1,7 @@
 """Noise: milliseconds a round against jax-privacy, and buffers against normals that are drawn again.
 
-    python benchmarks/noise.py             1M and 10M parameters: galton and jax-privacy take turns in one run
-    python benchmarks/noise.py --memory    10M and 100M parameters: time and memory of galton's two forms
+python benchmarks/noise.py             1M and 10M parameters: galton and jax-privacy take turns in one run
+python benchmarks/noise.py --memory    10M and 100M parameters: time and memory of galton's two forms
 """
 
 from __future__ import annotations

@@ -66,7 +66,12 @@ def test_a_run_takes_the_form_and_keeps_it(small_plan: Plan, tmp_path: Path, lim
     params = {"w": np.zeros(7, np.float32)}
     for resumed in (False, True):
         with TrainingRun(
-            small_plan, tmp_path / "run", params, examples=small_plan.examples, clip_norm=small_plan.clip_norm, form=limit
+            small_plan,
+            tmp_path / "run",
+            params,
+            examples=small_plan.examples,
+            clip_norm=small_plan.clip_norm,
+            form=limit,
         ) as run:
             record = run.record()
             assert (record["noise_form"], record["resumptions"]) == (form, int(resumed))

@@ -40,7 +40,8 @@ def _pair(cell: dict[str, Any]) -> galton.DominatingPair:
 
 def check(cell: dict[str, Any]) -> dict[str, Any]:
     """One bin."""
-    one = galton.dominating_pair(_strategy(cell), 1, cell["sigma"] / cell["sensitivity"])
+    strategy = _strategy(cell)
+    one = galton.dominating_pair(strategy, 1, cell["sigma"] / strategy.sensitivity(1))
     found = galton.epsilon(one, cell["delta"], options=OPTIONS)
     return {"epsilon": found.upper, "lower": found.lower}
 
@@ -92,9 +93,7 @@ def error(cell: dict[str, Any]) -> dict[str, Any] | str:
     participation = {"BLT, bins": "bins", "BLT, redrawn bins": "redrawn"}.get(cell["mechanism"])
     if participation is None:
         return "not offered"
-    found = galton.optimize(
-        "blt:4+scale", bins, bins * epochs, *claim, participation=participation, options=OPTIONS
-    )
+    found = galton.optimize("blt:4+scale", bins, bins * epochs, *claim, participation=participation, options=OPTIONS)
     return {"rmse": found.rmse, "guarantee": "calibrated for a certificate, tau 1.05"}
 
 

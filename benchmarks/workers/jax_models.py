@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ def parameters(model: str) -> Params:
     """Random parameters."""
     shapes: dict[str, tuple[int, ...]] = {}
     if model == "mlp":
-        for layer, (inner, outer) in enumerate(zip(WIDTHS, WIDTHS[1:], strict=False)):
+        for layer, (inner, outer) in enumerate(pairwise(WIDTHS)):
             shapes |= {f"w{layer}": (inner, outer), f"b{layer}": (outer,)}
     else:
         shapes = {"k0": (8, 8, 1, 16), "c0": (16,), "k1": (4, 4, 16, 32), "c1": (32,)}

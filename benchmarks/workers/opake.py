@@ -13,16 +13,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-_dataclass = dataclasses.dataclass
-
-
-def _without_weak_slot(cls: Any = None, /, **options: Any) -> Any:
-    """Lets opake 0.16.1 be imported by Pythons before 3.13, which refuse this option where a base class has the slot."""
-    options.pop("weakref_slot", None)
-    return _dataclass(cls, **options)
-
-
-dataclasses.dataclass = _without_weak_slot
 import opake.accounting as core
 import opake.dpftrl.accounting as correlated
 import opake.dpftrl.noise as strategies
@@ -37,7 +27,6 @@ from torch.func import functional_call
 
 from benchmarks.workers import torch_models
 
-dataclasses.dataclass = _dataclass
 warnings.simplefilter("ignore")
 
 PACKAGES = ("opake", "opake-accounting", "opake-dpftrl")
@@ -84,7 +73,7 @@ def _words(failure: float) -> str:
 
 
 def check(cell: dict[str, Any]) -> dict[str, Any]:
-    """Every example in the bin of all rounds that are `bins` apart: the sum of columns, without amplification."""
+    """Everyone in all rounds, without amplification: bins there must be two of."""
     strategy = strategies.bsr_strategy(bandwidth=len(cell["coefficients"]), alpha=1.0, beta=0.0)
     process = correlated.mf_gaussian(
         cell["sigma"], strategy, n_steps=cell["rounds"], min_sep=cell["bins"], max_participations=cell["epochs"]
@@ -163,9 +152,7 @@ def error(cell: dict[str, Any]) -> dict[str, Any] | str:
     column = strategy.coefficients(n_steps=rounds, min_sep=bins, max_participations=epochs)
     found = _calibrated(
         cell,
-        lambda sigma: correlated.balls_in_bins(
-            correlated.mf_gaussian(sigma, strategy), num_bins=bins, n_steps=rounds
-        ),
+        lambda sigma: correlated.balls_in_bins(correlated.mf_gaussian(sigma, strategy), num_bins=bins, n_steps=rounds),
     )
     return found | {"coefficients": [float(value) for value in column]}
 

@@ -1,12 +1,13 @@
 """Runs one cell, read from stdin, with the package that is named, and prints what came out as JSON.
 
-    python -P benchmarks/workers/run.py opake < cell.json
+    python -P benchmarks/workers/run.py opake < cell.json    # -P: the files beside this one are named like packages
 
 Imports are not timed. The process is ended by the system once it has used the cell's budget of processor seconds.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import resource
@@ -17,7 +18,16 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2]))  # last: the files beside this one are named like the packages
+sys.path.insert(0, str(Path(__file__).parents[2]))  # Opacus brings a package of the name `benchmarks` itself
+
+
+_dataclass: Any = dataclasses.dataclass
+
+
+def without_weak_slot(cls: Any = None, /, **options: Any) -> Any:
+    """Lets Pythons before 3.13, which refuse this option where a base class has the slot, import opake 0.16.1."""
+    options.pop("weakref_slot", None)
+    return _dataclass(cls, **options)
 
 
 def used() -> float:
@@ -52,6 +62,8 @@ def turns(step: Any, most: int, budget: float) -> dict[str, Any]:
 def main() -> None:
     """Runs the cell."""
     cell = json.load(sys.stdin)
+    if sys.version_info < (3, 13):
+        dataclasses.dataclass = without_weak_slot
     worker = importlib.import_module(f"benchmarks.workers.{sys.argv[1]}")
     limit(cell["budget"])
     wall, processor = time.perf_counter(), used()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +22,7 @@ def network(model: str) -> nn.Module:
     """The model, with the same layers as in JAX; the convolutional one is that of Opacus's example on MNIST."""
     if model == "mlp":
         layers: list[nn.Module] = []
-        for inner, outer in zip(WIDTHS, WIDTHS[1:], strict=False):
+        for inner, outer in pairwise(WIDTHS):
             layers += [nn.Linear(inner, outer), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
     return nn.Sequential(

@@ -74,8 +74,8 @@ class TrainingRun:
       params: the model's parameters, a JAX tree of arrays, for their shapes.
       examples: number of examples in the data set; must be the plan's.
       clip_norm: l2 norm that gradients are clipped to; must be the plan's.
-      form: of the noise, `buffers` or `recompute`, see `CorrelatedNoise`; or `auto:2GB`, which takes buffers if they fit
-        into so much memory, else recomputes.
+      form: of the noise, `buffers` or `recompute`, see `CorrelatedNoise`; or `auto:2GB`, which takes buffers if they
+        fit into so much memory, else recomputes.
       strict: never compute a round again: those that a crash lost are skipped.
       shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
       reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
