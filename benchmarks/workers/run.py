@@ -14,6 +14,7 @@ import resource
 import statistics
 import sys
 import time
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # Opacus brings a package of
 _dataclass: Any = dataclasses.dataclass
 
 
-def without_weak_slot(cls: Any = None, /, **options: Any) -> Any:
-    """Lets Pythons before 3.13, which refuse this option where a base class has the slot, import opake 0.16.1."""
-    options.pop("weakref_slot", None)
+def without_second_slot(cls: Any = None, /, **options: Any) -> Any:
+    """As `dataclass`, but asks for no weak-reference slot where a base class has one.
+
+    Pythons before 3.13 refuse that, and so cannot import opake 0.16.1.
+    """
+    if cls is None:
+        return partial(without_second_slot, **options)
+    if any("__weakref__" in vars(base) for base in cls.__mro__[1:]):
+        options.pop("weakref_slot", None)
     return _dataclass(cls, **options)
 
 
@@ -63,7 +70,7 @@ def main() -> None:
     """Runs the cell."""
     cell = json.load(sys.stdin)
     if sys.version_info < (3, 13):
-        dataclasses.dataclass = without_weak_slot
+        dataclasses.dataclass = without_second_slot
     worker = importlib.import_module(f"benchmarks.workers.{sys.argv[1]}")
     limit(cell["budget"])
     wall, processor = time.perf_counter(), used()
