@@ -103,18 +103,29 @@ def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
 
 
 def error(cell: dict[str, Any]) -> dict[str, Any] | str:
-    """Its own choice of bands for cyclic Poisson batches, its own optimum of C, its own noise."""
+    """Its own choice of bands and C for cyclic Poisson batches; noise by losses, not by moments as in the choice."""
     if cell["mechanism"] != "BandMF, cyclic Poisson":
         return "not offered"
-    column, sigma = toeplitz.optimize_coefs_for_amplifications(
+    column, _ = toeplitz.optimize_coefs_for_amplifications(
         cell["rounds"],
         dataset_size=1000 * cell["bins"],
         expected_batch_size=1000,
         epsilon=cell["epsilon"],
         delta=cell["delta"],
     )
-    coefficients = [float(value) for value in column]
-    return {"sigma": float(sigma), "coefficients": coefficients, "guarantee": "upper bound"}
+    bands = int(np.flatnonzero(np.asarray(column))[-1]) + 1
+    sigma = dp_accounting.calibrate_dp_mechanism(
+        dp_accounting.pld.PLDAccountant,
+        lambda value: accounting.amplified_bandmf_event(
+            value, cell["rounds"], num_bands=bands, sampling_prob=bands / cell["bins"]
+        ),
+        target_epsilon=cell["epsilon"],
+        target_delta=cell["delta"],
+        bracket_interval=dp_accounting.ExplicitBracketInterval(*cell["bracket"]),
+        tol=1e-3,
+    )
+    coefficients = [float(value) for value in column[:bands]]
+    return {"sigma": sigma, "coefficients": coefficients, "guarantee": "upper bound"}
 
 
 def _matrix(cell: dict[str, Any]) -> Any:
