@@ -20,7 +20,7 @@ os.environ.setdefault("GALTON_STATE", tempfile.mkdtemp())
 import numpy as np
 
 import galton
-from benchmarks.common import markdown, write
+from benchmarks.common import duration, markdown, write
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.solve import walk
 from galton.bounds import BOUNDS
@@ -216,16 +216,6 @@ def plot(rows: list[dict[str, Any]]) -> Path:
     path = Path(__file__).parent / "results" / "certificates.png"
     figure.savefig(path, dpi=110)
     return path
-
-
-def duration(seconds: float | None) -> str:
-    """Extrapolated seconds in the largest unit that fits."""
-    if seconds is None:
-        return "-"
-    for unit, size in (("years", 3.15e7), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds > 2 * size:
-            return f"{seconds / size:,.0f} {unit}*"
-    return f"{seconds:.0f} s*"
 
 
 if __name__ == "__main__":

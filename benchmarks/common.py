@@ -60,3 +60,13 @@ def measured(steps: dict[str, Step], count: int) -> dict[str, tuple[float, float
             step()
             times[name].append(1e3 * (time.perf_counter() - start))
     return {name: (min(milliseconds), float(np.median(milliseconds))) for name, milliseconds in times.items()}
+
+
+def duration(seconds: float | None) -> str:
+    """Extrapolated seconds in the largest unit that fits."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("years", 3.15e7), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds > 2 * size:
+            return f"{seconds / size:,.0f} {unit}*"
+    return f"{seconds:.0f} s*"

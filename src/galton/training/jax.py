@@ -235,6 +235,7 @@ def train(
     save_every: int = 100,
     rounds: int | None = None,
     watch: Callable[[int, Tree], None] | None = None,
+    form: str = "buffers",
     seed: int | None = None,
     pinned: str | None = None,
     trusted_key: str | Path | bytes | None = None,
@@ -271,6 +272,7 @@ def train(
       save_every: number of rounds between checkpoints.
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
       watch: called after every round as watch(rounds done, params).
+      form: of the noise: `buffers`, `recompute`, or `auto:2GB`; see `TrainingRun`.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -307,6 +309,7 @@ def train(
         examples=size if users is None else users.number,
         clip_norm=plan.clip_norm,
         per_user=None if users is None else users.per_user,
+        form=form,
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,

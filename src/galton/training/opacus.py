@@ -385,7 +385,7 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
     Args:
       plan: a plan, or the folder of one.
       folder: of the run; created if it does not exist, resumed from if it does. It has secrets.
-      form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+      form: of the noise: `buffers`, `recompute`, or `auto:2GB`; see `TrainingRun`.
       strict: never compute a round again: those that a crash lost are skipped.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.

@@ -22,6 +22,7 @@ from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidFile
 from galton.noise import NoiseReused, NoiseRun, key_from_seed
 from galton.noise.checkpoint import read_state
+from galton.noise.choice import chosen_form
 from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree, layout_of
 from galton.plan import Plan, Trust, establish_trust, load_plan
@@ -73,7 +74,8 @@ class TrainingRun:
       params: the model's parameters, a JAX tree of arrays, for their shapes.
       examples: number of examples in the data set; must be the plan's.
       clip_norm: l2 norm that gradients are clipped to; must be the plan's.
-      form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+      form: of the noise, `buffers` or `recompute`, see `CorrelatedNoise`; or `auto:2GB`, which takes buffers if they
+        fit into so much memory, else recomputes.
       strict: never compute a round again: those that a crash lost are skipped.
       shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
       reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
@@ -173,7 +175,8 @@ class TrainingRun:
             key = None if seed is None or old else key_from_seed(seed, self.plan.digest)
             belongs = f"{self.plan.digest} {files.digest(self._body['batches'])}"
             renew = is_copy or not self._body["seed_chosen_by_user"]
-            self._noise = NoiseRun(self.folder, self.plan.noise(form), self._shapes, belongs, key, strict, renew)
+            noise = self.plan.noise(chosen_form(form, self.plan.strategy, self._shapes))
+            self._noise = NoiseRun(self.folder, noise, self._shapes, belongs, key, strict, renew)
         except BaseException:
             self._lock.close()
             raise

@@ -76,7 +76,7 @@ def open_run(
       model: the model; only the shapes of its trainable parameters are used.
       examples: number of examples in the data set, or of users where they are the unit; must be the plan's.
       clip_norm: l2 norm that gradients are clipped to; must be the plan's.
-      form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
+      form: of the noise: `buffers`, `recompute`, or `auto:2GB`; see `TrainingRun`.
       strict: never compute a round again: those that a crash lost are skipped.
       per_user: the most examples of a user in a round, for a plan whose unit is a user; must be the plan's.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
@@ -412,6 +412,7 @@ def train(
     save_every: int = 100,
     rounds: int | None = None,
     watch: Callable[[int], None] | None = None,
+    form: str = "buffers",
     seed: int | None = None,
     pinned: str | None = None,
     trusted_key: str | Path | bytes | None = None,
@@ -445,6 +446,7 @@ def train(
       save_every: number of rounds between checkpoints.
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
       watch: called after every round as watch(rounds done).
+      form: of the noise: `buffers`, `recompute`, or `auto:2GB`; see `TrainingRun`.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -463,6 +465,7 @@ def train(
         examples=size if users is None else users.number,
         clip_norm=plan.clip_norm,
         per_user=None if users is None else users.per_user,
+        form=form,
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,
