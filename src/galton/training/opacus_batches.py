@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler
 
-from galton.training.run import PlanViolated, TrainingRun
+from galton.training.rounds import PlanViolated
+from galton.training.run import TrainingRun
 from galton.training.torch_batches import worker_context
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from galton.batching import Batch, Users
 from galton.errors import InvalidArgument, count
-from galton.training.run import PlanViolated, TrainingRun, check_same
+from galton.training.rounds import PlanViolated, Rounds, check_same
 
 
 class PaddedBatch(NamedTuple):
@@ -45,7 +45,7 @@ class PaddedBatch(NamedTuple):
 
 
 def plan_loader(
-    run: TrainingRun,
+    run: Rounds,
     data: Dataset[Any],
     micro_batch_size: int | None = None,
     users: Users | None = None,
@@ -81,9 +81,8 @@ def plan_loader(
             remedy = f"must say to whom each example belongs, and there are {size}"
             raise InvalidArgument("users", users.examples, remedy)
     padded = _PaddedData(data, options.pop("collate_fn", default_collate), users, run.plan.bins)
-    if micro_batch_size is not None and run.plan.padded_batch_size % count("micro_batch_size", micro_batch_size):
-        remedy = f"must divide the padded batch size, {run.plan.padded_batch_size}"
-        raise InvalidArgument("micro_batch_size", micro_batch_size, remedy)
+    if micro_batch_size is not None:
+        run.check_micro_batch_size(count("micro_batch_size", micro_batch_size))
     options["multiprocessing_context"] = worker_context(
         options.get("num_workers", 0), options.get("multiprocessing_context")
     )
@@ -140,18 +139,18 @@ class _MicroBatch(NamedTuple):
 class _MicroBatchSampler(Sampler[_MicroBatch]):
     """Yields the batches of a run from the next round to the end of its epoch, cut into micro-batches."""
 
-    def __init__(self, run: TrainingRun, micro_batch_size: int | None) -> None:
-        self._run, self._size = run, micro_batch_size or run.plan.padded_batch_size
+    def __init__(self, run: Rounds, micro_batch_size: int | None) -> None:
+        self._run, self._size = run, micro_batch_size or run.rows
 
     def __iter__(self) -> Iterator[_MicroBatch]:
         for batch in self._run.epoch():
-            parts = batch.micro_batches(self._size)
+            parts = self._run.cut(batch, self._size)
             for number, part in enumerate(parts):
                 seed = self._run.round_seed(batch.round, number)
                 yield _MicroBatch(part, number, len(parts), self._run.token(part), seed)
 
     def __len__(self) -> int:
-        return self._run.plan.bins * (self._run.plan.padded_batch_size // self._size)
+        return self._run.plan.bins * -(-self._run.rows // self._size)
 
 
 class _PaddedData(Dataset[Any]):
@@ -210,7 +209,7 @@ class Accumulated:
     micro-batches that were added, and no other example was in any, if their tensors are those of the loader.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    def __init__(self, run: Rounds) -> None:
         self._run = run
         self.forget()
 
@@ -228,16 +227,14 @@ class Accumulated:
         """
         check_same("round of the batch", batch.round, self._run.round)
         if not self._received:
-            self._cut(batch.parts)
+            self._cut(batch)
         self._check_round()
         check_same("number of micro-batches", batch.parts, len(self._planned))
         check_same("micro-batch", batch.part, self._received)
         planned = self._planned[batch.part]
         known = hmac.compare_digest(batch.token, self._run.token(planned))
         if not known or not torch.equal(batch.mask.cpu(), torch.from_numpy(planned.mask.copy())):
-            raise PlanViolated(
-                f"batch: is not the run's batch of round {batch.round}; it has to come from plan_loader for this run"
-            )
+            raise self._stranger(batch)
 
     def add(self) -> None:
         """Notes that the micro-batch which was just checked is about to be summed."""
@@ -249,14 +246,17 @@ class Accumulated:
             raise PlanViolated(f"step: the batch of round {self._run.round} has not been accumulated, or not all of it")
         self._check_round()
 
-    def _cut(self, parts: int) -> None:
-        padded_batch_size = self._run.plan.padded_batch_size
-        if parts < 1 or padded_batch_size % parts:
-            raise PlanViolated(
-                f"number of micro-batches = {parts}: must divide the padded batch size, {padded_batch_size}"
-            )
-        batch = self._run.batch
-        self._round, self._planned = batch.round, batch.micro_batches(padded_batch_size // parts)
+    def _cut(self, batch: PaddedBatch) -> None:
+        try:
+            self._planned = self._run.cut(self._run.batch, len(batch.mask))
+        except InvalidArgument:
+            raise self._stranger(batch) from None
+        self._round = self._run.round
+
+    def _stranger(self, batch: PaddedBatch) -> PlanViolated:
+        return PlanViolated(
+            f"batch: is not the run's batch of round {batch.round}; it has to come from plan_loader for this run"
+        )
 
     def _check_round(self) -> None:
         if self._round != self._run.round:
