@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from galton.training.rounds import PlanViolated
 from galton.training.run import TrainingRun
-from galton.training.torch_batches import worker_context
+from galton.training.torch_workers import worker_context
 
 
 class Delivery:

@@ -402,16 +402,16 @@ class TrainingRun(Rounds):
         """
         return None if self.checkpoint is None else read(self.checkpoint)
 
-    def agreed(self, wish: bool) -> bool:
-        """Returns whether any process of the run wishes something, such as to end: here there is one process.
+    def gathered(self, value: Result) -> list[Result]:
+        """Returns the values of all processes of the run: here there is one.
 
         Args:
-          wish: of this process.
+          value: of this process.
 
         Returns:
-          Whether there is one.
+          All of them.
         """
-        return wish
+        return [value]
 
     def record(self) -> dict[str, Any]:
         """Writes the record of what ran to record.json, and returns it.

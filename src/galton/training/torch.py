@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from galton.errors import MissingExtra
 
@@ -33,20 +33,26 @@ from torch.utils.data import Dataset
 from galton.batching import Users
 from galton.errors import count
 from galton.plan import Plan, load_plan
+from galton.training.clipping import Clipping
+from galton.training.diagnostics import Diagnostics, Receiver, keep_diagnostics
+from galton.training.hooks import OnRound, round_bar
 from galton.training.run import TrainingRun
 from galton.training.termination import Termination
-from galton.training.torch_batches import PaddedBatch, plan_loader
+from galton.training.torch_batches import PaddedBatch, plan_loader, size_of
 from galton.training.torch_clipping import Forward, Loss, clipped_sum, trainable, user_loss
-from galton.training.torch_optimizer import AnyRun, PrivateOptimizer, without_run, write_tensors
-from galton.training.torch_processes import SharedRun, check_plain
+from galton.training.torch_ghost import ghost_clipped_sum
+from galton.training.torch_optimizer import AnyRun, ClippedSum, PrivateOptimizer, without_run, write_tensors
+from galton.training.torch_processes import FIRST, SharedRun, check_plain
 
 __all__ = [
     "Forward",
     "Loss",
     "PaddedBatch",
     "PrivateOptimizer",
+    "RoundState",
     "SharedRun",
     "clipped_sum",
+    "ghost_clipped_sum",
     "open_run",
     "plan_loader",
     "share_run",
@@ -64,7 +70,10 @@ def open_run(
     clip_norm: float,
     form: str = "buffers",
     strict: bool = False,
+    shuffled: bool = False,
+    reshuffled: bool = False,
     per_user: int | None = None,
+    clipping: Clipping | None = None,
     seed: int | None = None,
     pinned: str | None = None,
     trusted_key: str | Path | bytes | None = None,
@@ -79,7 +88,10 @@ def open_run(
       clip_norm: l2 norm that gradients are clipped to; must be the plan's.
       form: of the noise, `buffers` or `recompute`; see `CorrelatedNoise`.
       strict: never compute a round again: those that a crash lost are skipped.
+      shuffled: confirms that the data was shuffled in secret; see `TrainingRun`.
+      reshuffled: confirms that it is shuffled so anew for every epoch; see `TrainingRun`.
       per_user: the most examples of a user in a round, for a plan whose unit is a user; must be the plan's.
+      clipping: how gradients are clipped, of the kind that the plan says; see `galton.training.clipping`.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -96,7 +108,10 @@ def open_run(
         clip_norm=clip_norm,
         form=form,
         strict=strict,
+        shuffled=shuffled,
+        reshuffled=reshuffled,
         per_user=per_user,
+        clipping=clipping or Clipping(),
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,
@@ -132,22 +147,45 @@ def _placeholder(weight: Tensor) -> NDArray[Any]:
     return np.broadcast_to(np.zeros((), dtype), tuple(weight.shape))
 
 
+class RoundState(NamedTuple):
+    """What `on_round` gets to see after a round.
+
+    Attributes:
+      model: the model; to evaluate it is free of charge on public data only, and changing it is not covered.
+      optimizer: the optimiser.
+      diagnostics: of the round, not private; None unless `train` was asked for them.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    diagnostics: Diagnostics | None
+
+
 def train(
     plan: Plan | str | Path,
     folder: str | Path,
-    loss: Loss,
+    loss: Loss | None,
     model: nn.Module,
     data: Dataset[Any],
     optimizer: Optimizer,
     *,
     scheduler: LRScheduler | None = None,
     users: Users | None = None,
+    clipped: ClippedSum | None = None,
+    clipping: Clipping | None = None,
+    ghost: bool = False,
     micro_batch_size: int | None = None,
     constant_time: bool = False,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
     workers: int = 0,
+    shuffled: bool = False,
+    reshuffled: bool = False,
     save_every: int = 100,
     rounds: int | None = None,
     watch: Callable[[int], None] | None = None,
+    on_round: OnRound | None = None,
+    diagnostics: bool | Receiver = False,
+    progress: bool = False,
     seed: int | None = None,
     pinned: str | None = None,
     trusted_key: str | Path | bytes | None = None,
@@ -164,24 +202,40 @@ def train(
     record. All else in the folder stays there.
 
     Formal guarantee: the model has the guarantee of the plan, and so have all models on the way (see
-    `PrivateOptimizer`).
+    `PrivateOptimizer`), if `clipped`, where given, keeps to the plan's clip norm. `diagnostics` are not private.
 
     Args:
       plan: a plan, or the folder of one.
       folder: of the run, see `TrainingRun`.
-      loss: loss(model, rows), for the rows of one example as a batch of one.
+      loss: loss(model, rows), for the rows of one example as a batch of one; for `ghost` the losses of all rows, one
+        for each. It may return a pair of the loss and a dictionary of further numbers, for `diagnostics`. None with
+        `clipped`.
       model: the model, changed in place.
-      data: a data set with as many examples as the plan.
+      data: a data set with as many examples as the plan; see `plan_loader`.
       optimizer: receives the private means of gradients.
       scheduler: of the optimiser's learning rate; stepped after every round, skipped ones included, and saved.
       users: which examples are whose (`galton.batching.group_by_user`), for a plan whose unit is a user. A batch is
         then one of users, and the gradients of a user's examples are clipped as a whole.
+      clipped: your own sum of clipped gradients, for layers that `clipped_sum` cannot differentiate by example; see
+        `PrivateOptimizer.accumulate`.
+      clipping: how gradients are clipped, of the kind that the plan says: `per_group(...)` or `normalized(...)` of
+        `galton.training.clipping`. By default as a whole.
+      ghost: clip without gradients of single examples in memory; see `ghost_clipped_sum`.
       micro_batch_size: number of examples whose gradients are in memory at the same time; see `clipped_sum`.
       constant_time: compute padding too; see `clipped_sum`.
+      collate_fn: makes tensors of a list of items, with one row for each; where items are not tensors (texts, say).
       workers: number of processes that load data.
+      shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
+      reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
+        are redrawn.
       save_every: number of rounds between checkpoints.
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
       watch: called after every round as watch(rounds done).
+      on_round: called after every round as on_round(rounds done, `RoundState`), for evaluation and early stopping: if
+        it returns True, the run is saved and ends; the same call goes on later. With several processes, on each.
+      diagnostics: True writes mean loss, gradient norms and the share of clipped ones of each round to the folder, in
+        the file `NOT-PRIVATE-diagnostics.jsonl`; a function is called with them too. They are NOT private.
+      progress: show rounds, time left and the plan's epsilon on stderr, if that is a terminal.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -195,7 +249,7 @@ def train(
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     count("save_every", save_every)
     last = plan.rounds if rounds is None else count("rounds", rounds, at_most=plan.rounds)
-    size = len(data)  # type: ignore[arg-type]
+    size = size_of(data, plan.examples)
     opening: Callable[..., AnyRun] = share_run if distributed else open_run
     with opening(
         plan,
@@ -204,48 +258,101 @@ def train(
         examples=size if users is None else users.number,
         clip_norm=plan.clip_norm,
         per_user=None if users is None else users.per_user,
+        shuffled=shuffled,
+        reshuffled=reshuffled,
+        clipping=clipping,
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,
     ) as run:
-        saved = run.load(partial(torch.load, weights_only=True))
-        if saved is not None:
-            model.load_state_dict(saved["model"])
-            optimizer.load_state_dict(without_run(saved["optimizer"]))
-            if scheduler is not None and "scheduler" in saved:
-                scheduler.load_state_dict(saved["scheduler"])
-        private = PrivateOptimizer(optimizer, model, run)
-        private._must_load &= saved is None
-        loader = plan_loader(run, data, users=users, num_workers=workers)
+        checkpoint = Checkpoint(model, optimizer, scheduler)
+        resumed = checkpoint.load(run)
+        private = PrivateOptimizer(optimizer, model, run, diagnose=bool(diagnostics))
+        private._must_load &= not resumed
+        options: dict[str, Any] = {} if collate_fn is None else {"collate_fn": collate_fn}
+        loader = plan_loader(run, data, users=users, num_workers=workers, **options)
 
-        def save() -> None:
-            run.publish(partial(write_tensors, model.state_dict()), ".pt")
-            parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            if scheduler is not None:
-                parts["scheduler"] = scheduler.state_dict()
-            run.save(partial(write_tensors, parts))
+        def after_round() -> bool:
+            """Tells all who want to know of a round; returns whether the run ends."""
+            if watch is not None:
+                watch(run.round)
+            seen = private.diagnostics
+            if seen is not None and first:
+                keep_diagnostics(run.folder, seen)
+                if callable(diagnostics):
+                    diagnostics(seen)
+            return on_round is not None and bool(on_round(run.round, RoundState(model, optimizer, seen)))
 
-        def follow() -> None:
-            """Takes the scheduler to the run's round."""
-            if scheduler is not None:
-                for _ in range(run.round - scheduler.last_epoch):
-                    scheduler.step()
-
-        follow()
-        with Termination() as termination:
-            ends = run.agreed(termination.requested)
+        first = not isinstance(run, SharedRun) or run.rank == FIRST
+        checkpoint.follow(run.round)
+        with Termination() as termination, round_bar(plan, run.round, last, progress and first) as bar:
+            ends = any(run.gathered(termination.requested))
             while run.round < last and not ends:
                 for batch in loader:
                     turn = run.round
-                    private.accumulate(loss, batch, micro_batch_size, constant_time)
+                    private.accumulate(loss, batch, micro_batch_size, constant_time, ghost=ghost, clipped=clipped)
                     private.step()
-                    follow()
+                    checkpoint.follow(run.round)
                     stepped = run.round == turn + 1 and turn not in private._skipped
-                    if stepped and watch is not None:
-                        watch(run.round)
-                    ends = run.agreed(termination.requested)
+                    wish = stepped and after_round()
+                    ends = any(run.gathered(wish or termination.requested))
+                    bar(run.round)
                     if run.round % save_every == 0 or run.round >= last or ends or not stepped:
-                        save()
+                        checkpoint.save(run)
                     if run.round >= last or ends:
                         break
             return run.record()
+
+
+class Checkpoint:
+    """Model, optimiser and scheduler of a run, as `train` saves and loads them.
+
+    Args:
+      model: the model.
+      optimizer: the optimiser.
+      scheduler: of its learning rate, if there is one.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
+        self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
+
+    def load(self, run: AnyRun) -> bool:
+        """Takes over what was saved last; returns whether there was anything.
+
+        Args:
+          run: the run.
+
+        Returns:
+          Whether the run goes on from there.
+        """
+        saved = run.load(partial(torch.load, weights_only=True))
+        if saved is None:
+            return False
+        self._model.load_state_dict(saved["model"])
+        self._optimizer.load_state_dict(without_run(saved["optimizer"]))
+        if self._scheduler is not None and "scheduler" in saved:
+            self._scheduler.load_state_dict(saved["scheduler"])
+        return True
+
+    def save(self, run: AnyRun) -> None:
+        """Saves all of it, and the model alone for others.
+
+        Args:
+          run: the run.
+        """
+        model = self._model.state_dict()
+        run.publish(partial(write_tensors, model), ".pt")
+        parts = {"model": model, "optimizer": self._optimizer.state_dict()}
+        if self._scheduler is not None:
+            parts["scheduler"] = self._scheduler.state_dict()
+        run.save(partial(write_tensors, parts))
+
+    def follow(self, turn: int) -> None:
+        """Takes the scheduler to a round.
+
+        Args:
+          turn: the round.
+        """
+        if self._scheduler is not None:
+            for _ in range(turn - self._scheduler.last_epoch):
+                self._scheduler.step()

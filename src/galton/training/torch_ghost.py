@@ -138,15 +138,15 @@ def ghost_clipped_sum(
         gradients = _by_parameter(calls, outputs, weights)
         if first:
             _check_examples_apart(wanted, calls, span)
-            _check_gradients(wanted, weights, gradients)
-            _checked.add(model)
+            if _gradients_agree(wanted, weights, gradients):
+                _checked.add(model)
         with full_precision(present.device):
-            found = {name: part.spanned(span) if span > 1 else part for name, part in gradients.items()}
-            norms = {name: part.norms() for name, part in found.items()}
+            units = {name: part.spanned(span) if span > 1 else part for name, part in gradients.items()}
+            norms = {name: part.norms() for name, part in units.items()}
             norms |= {name: torch.zeros_like(present, dtype=torch.float64) for name in weights if name not in norms}
             factors = clip_factors(norms, present, groups, clipping.gamma)
             finite = bool(factors.norms.isfinite().all())
-            for name, part in found.items():
+            for name, part in units.items():
                 kept = part if finite else part.without(~factors.usable)
                 total[name] += kept.weighted(factors.by_name[name])
         per_unit = wanted.detach().reshape(-1, span).sum(dim=1)
@@ -205,27 +205,33 @@ def _by_parameter(
                 continue
             dtype = at_least_single(output)
             inputs = call.inputs.to(dtype) if call.inputs.is_floating_point() else call.inputs
-            for part, found in rule_of(call.layer)(call.layer, inputs, output.to(dtype)).items():
+            for part, own in rule_of(call.layer)(call.layer, inputs, output.to(dtype)).items():
                 name = f"{call.name}.{part}" if call.name else part
                 if name in weights:
-                    gradients[name] = gradients[name].joined(found) if name in gradients else found
+                    gradients[name] = gradients[name].joined(own) if name in gradients else own
     return gradients
 
 
 def _check_examples_apart(losses: Tensor, calls: list[_Call], span: int) -> None:
     """Raises `PlanViolated` if the loss of the first example depends on what a layer computed of another."""
     for call, output in zip(calls, _output_gradients(losses[:span].sum(), calls, keep=True), strict=True):
-        if output is not None and (output.shape[0] != losses.shape[0] or output[span:].any()):
+        if output is not None and (output.shape[0] != losses.shape[0] or _finite(output[span:]).any()):
             raise PlanViolated(
                 f"model: {call.name or 'its layer'} mixes the examples of a batch, or has them in another axis than "
                 "the first; ghost clipping needs each computed by itself"
             )
 
 
-def _check_gradients(losses: Tensor, weights: dict[str, nn.Parameter], gradients: dict[str, Gradients]) -> None:
-    """Raises `PlanViolated` if the sums without clipping are not those of PyTorch."""
-    expected: tuple[Tensor | None, ...]
-    expected = torch.autograd.grad(losses.sum(), list(weights.values()), allow_unused=True)
+def _finite(values: Tensor) -> Tensor:
+    """An example that is not finite makes gradients of others so where they are zero times what it computes."""
+    return values.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _gradients_agree(losses: Tensor, weights: dict[str, nn.Parameter], gradients: dict[str, Gradients]) -> bool:
+    """Returns whether sums could be compared with those of PyTorch; raises `PlanViolated` if they differ."""
+    if not losses.isfinite().all():
+        return False
+    expected: list[Tensor | None] = list(torch.autograd.grad(losses.sum(), list(weights.values()), allow_unused=True))
     everyone = torch.ones(losses.shape[0], device=losses.device)
     tolerance = 1e-2 if is_full_precision(losses.device) else 0.2
     for name, sums in zip(weights, expected, strict=True):
@@ -233,8 +239,9 @@ def _check_gradients(losses: Tensor, weights: dict[str, nn.Parameter], gradients
             continue
         wide = sums.double()
         mine = gradients[name].weighted(everyone).double() if name in gradients else torch.zeros_like(wide)
-        if wide.isfinite().all() and (mine - wide).norm() > tolerance * wide.norm() + 1e-6 * losses.shape[0]:
+        if (mine - wide).norm() > tolerance * wide.norm() + 1e-6 * losses.shape[0]:
             raise PlanViolated(
                 f"model: uses {name} in another way than its layer does, or changes the layer's output in place; ghost "
                 "clipping does not see that gradient"
             )
+    return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,60 @@ from torch.utils._pytree import tree_map
 from torch.utils.dlpack import from_dlpack
 
 from galton.errors import InvalidArgument
+from galton.training.diagnostics import Diagnostics
 from galton.training.rounds import PlanViolated
 from galton.training.run import LostRounds, RoundsSkipped, TrainingRun
 from galton.training.torch_batches import Accumulated, PaddedBatch, seeded
-from galton.training.torch_clipping import Loss, at_least_single, clipped_sum, trainable, user_loss
+from galton.training.torch_clipping import Loss, Observed, at_least_single, clipped_sum, trainable, user_loss
+from galton.training.torch_ghost import ghost_clipped_sum
 from galton.training.torch_processes import SharedRun, check_plain, same_start
 
 AnyRun = TrainingRun | SharedRun
 """A run of this process alone, or one that several share."""
 
+ClippedSum = Callable[[nn.Module, Any, Tensor], dict[str, Tensor]]
+"""clipped(model, inputs, mask): the sum of clipped gradients over a batch, by name of the parameter."""
+
 STATE = "galton"
 """Key of the run in an optimiser's state_dict."""
+
+
+class Seen:
+    """Adds up what was seen of the examples of a round."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Starts over."""
+        self._examples = 0
+        self._sums: Counter[str] = Counter()
+
+    def add(self, observed: Observed) -> None:
+        """Adds some examples.
+
+        Args:
+          observed: what was seen of them.
+        """
+        self._examples += len(observed.losses)
+        parts = {"loss": observed.losses, "norm": observed.norms, "clipped": observed.clipped}
+        self._sums.update({name: float(part.double().sum()) for name, part in (parts | observed.aux).items()})
+
+    def together(self, turn: int, gathered: Callable[[Any], list[Any]]) -> Diagnostics:
+        """Returns the figures of a round, over all processes.
+
+        Args:
+          turn: the round.
+          gathered: returns what all processes pass to it.
+
+        Returns:
+          The figures.
+        """
+        parts = gathered((self._examples, dict(self._sums)))
+        sums: Counter[str] = Counter()
+        for _, part in parts:
+            sums.update(part)
+        return Diagnostics.of_sums(turn, sum(number for number, _ in parts), sums)
 
 
 class PrivateOptimizer(Optimizer):
@@ -39,10 +84,12 @@ class PrivateOptimizer(Optimizer):
     Args:
       optimizer: receives the private means; it must hold exactly the trainable parameters of the model.
       model: the model.
-      run: source of batches and noise, see `open_run`.
+      run: source of batches and noise, see `open_run` and `share_run`.
+      diagnose: look at losses and norms of each round, which are NOT private; see `galton.training.diagnostics`.
 
     Attributes:
       run: as given.
+      diagnostics: what was seen of the last round, not private; None unless asked for.
 
     Formal guarantees:
       - Everything that is computed from the parameters after `step` has the guarantee of the plan.
@@ -56,7 +103,7 @@ class PrivateOptimizer(Optimizer):
       - Each micro-batch has random numbers of its own (dropout), which are the same if it is computed again.
     """
 
-    def __init__(self, optimizer: Optimizer, model: nn.Module, run: AnyRun) -> None:
+    def __init__(self, optimizer: Optimizer, model: nn.Module, run: AnyRun, diagnose: bool = False) -> None:
         check_plain(model)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.run, self._inner, self._model = run, optimizer, model
@@ -68,6 +115,9 @@ class PrivateOptimizer(Optimizer):
         self._skipped = range(0)
         self._passed_over = False
         self._accumulated = Accumulated(run)
+        self._seen = Seen()
+        self._observe = self._seen.add if diagnose else None
+        self.diagnostics: Diagnostics | None = None
         self._share_groups_and_state()
 
     def _share_groups_and_state(self) -> None:
@@ -75,15 +125,27 @@ class PrivateOptimizer(Optimizer):
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
 
     def accumulate(
-        self, loss: Loss, batch: PaddedBatch, micro_batch_size: int | None = None, constant_time: bool = False
+        self,
+        loss: Loss | None,
+        batch: PaddedBatch,
+        micro_batch_size: int | None = None,
+        constant_time: bool = False,
+        *,
+        ghost: bool = False,
+        clipped: ClippedSum | None = None,
     ) -> None:
         """Adds the clipped gradients of the next round's batch, or of its next micro-batch.
 
         Args:
-          loss: loss(model, rows), for the rows of one example as a batch of one.
+          loss: loss(model, rows), for the rows of one example as a batch of one; for `ghost` the losses of all rows.
+            None with `clipped`.
           batch: from `plan_loader` for the same run.
           micro_batch_size: number of examples whose gradients are in memory at the same time; see `clipped_sum`.
           constant_time: compute padding too; see `clipped_sum`.
+          ghost: clip without gradients of single examples in memory; see `ghost_clipped_sum`.
+          clipped: your own sum of clipped gradients, called as clipped(model, inputs, mask); it returns tensors by name
+            of the parameter. No example (or user) may contribute more than the plan's clip norm: the guarantee rests
+            on it.
         """
         self._check_loaded()
         check_unchanged(self._inner, self._model, self._weights)
@@ -91,15 +153,43 @@ class PrivateOptimizer(Optimizer):
         if self._passed_over:
             return
         self._accumulated.check(batch)
-        loss = loss if self.run.plan.per_user is None else user_loss(loss)
         device = next(iter(self._weights.values())).device
         inputs, mask = tree_map(lambda leaf: leaf.to(device), (batch.inputs, batch.mask))
         with seeded(self.run.round_seed(batch.round, batch.part), device):
-            total = clipped_sum(
-                self._model, loss, inputs, mask, self.run.plan.clip_norm, micro_batch_size, constant_time
-            )
+            if clipped is None:
+                total = self._sum(loss, ghost)(inputs, mask, micro_batch_size, constant_time)
+            else:
+                self._check_alone(loss, ghost)
+                total = self._check_sums(clipped(self._model, inputs, mask))
         self._accumulated.add()  # first, so that nothing is ever summed twice
         self._total = {name: part + self._total.get(name, 0) for name, part in total.items()}
+
+    def _sum(self, loss: Loss | None, ghost: bool) -> Callable[..., dict[str, Tensor]]:
+        """Returns the function that sums clipped gradients."""
+        if loss is None:
+            raise InvalidArgument("loss", None, "must be given, unless clipped is")
+        plan = self.run.plan
+        more: dict[str, Any] = {"clipping": self.run.clipping, "observe": self._observe}
+        if ghost:
+            more["span"] = plan.per_user or 1
+        elif plan.per_user is not None:
+            loss = user_loss(loss)
+        summing: Callable[..., dict[str, Tensor]] = ghost_clipped_sum if ghost else clipped_sum
+
+        def total(inputs: Any, mask: Tensor, size: int | None, constant_time: bool) -> dict[str, Tensor]:
+            return summing(self._model, loss, inputs, mask, plan.clip_norm, size, constant_time, **more)
+
+        return total
+
+    def _check_alone(self, loss: Loss | None, ghost: bool) -> None:
+        if loss is not None or ghost or self._observe is not None:
+            raise InvalidArgument("clipped", "given", "must come without loss, ghost and diagnostics")
+
+    def _check_sums(self, total: dict[str, Tensor]) -> dict[str, Tensor]:
+        shapes = {name: tuple(weight.shape) for name, weight in self._weights.items()}
+        if {name: tuple(part.shape) for name, part in total.items()} != shapes:
+            raise InvalidArgument("clipped", sorted(total), f"must return sums for the parameters {sorted(shapes)}")
+        return {name: part.detach().to(at_least_single(part)) for name, part in total.items()}
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Ends the round: adds the noise, divides by the expected batch size, and steps the inner optimiser.
@@ -115,6 +205,8 @@ class PrivateOptimizer(Optimizer):
             return
         self._accumulated.check_complete()
         turn = self.run.round
+        if self._observe is not None:
+            self.diagnostics = self._seen.together(turn, self.run.gathered)
         try:
             noisy = noisy_sum(self.run, self._total)
         except RoundsSkipped as lost:
@@ -134,6 +226,7 @@ class PrivateOptimizer(Optimizer):
           set_to_none: as in PyTorch.
         """
         self._total = {}
+        self._seen.forget()
         self._accumulated.forget()
         self._inner.zero_grad(set_to_none)
 

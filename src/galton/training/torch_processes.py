@@ -25,6 +25,7 @@ from torch.utils.dlpack import from_dlpack
 from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidArgument
 from galton.plan import Plan
+from galton.training.clipping import Clipping
 from galton.training.rounds import PlanViolated, Rounds
 from galton.training.run import RoundsSkipped, TrainingRun
 
@@ -85,16 +86,16 @@ class SharedRun(Rounds):
         def opened() -> dict[str, Any]:
             self._own = begin()
             secret = hmac.new(self._own._secret, b"galton ranks", hashlib.sha256).digest()
-            return {"batches": self._own._batches.state(), "secret": secret}
+            return {"batches": self._own._batches.state(), "secret": secret, "clipping": self._own.clipping}
 
         facts = self.on_first(opened)
         self._ranks_secret: bytes = facts["secret"]
+        self._clipping: Clipping = facts["clipping"]
         self._batches = Batches.resume(plan.scheme, facts["batches"])
         self._follow()
 
     def _check_agreed(self, about: Any) -> None:
-        everyone: list[Any] = [None] * self.processes
-        dist.all_gather_object(everyone, about)
+        everyone = self.gathered(about)
         differ = [rank for rank, other in enumerate(everyone) if other != everyone[FIRST]]
         if differ:
             raise PlanViolated(f"ranks {differ}: have another plan or other trainable parameters than rank {FIRST}")
@@ -144,6 +145,11 @@ class SharedRun(Rounds):
     def released(self) -> int:
         """Number of rounds that have had their noise, saved or not."""
         return self._released
+
+    @property
+    def clipping(self) -> Clipping:
+        """How gradients are clipped, of the kind that the plan says."""
+        return self._clipping
 
     @property
     def begun(self) -> bool:
@@ -232,18 +238,18 @@ class SharedRun(Rounds):
             dist.broadcast(vector, FIRST)
         return _cut(vectors, total)
 
-    def agreed(self, wish: bool) -> bool:
-        """Returns whether any rank wishes something, such as to end; the same on all ranks.
+    def gathered(self, value: Result) -> list[Result]:
+        """Returns the values of all ranks, in their order, on all ranks.
 
         Args:
-          wish: of this rank.
+          value: of this rank.
 
         Returns:
-          Whether there is one.
+          All of them.
         """
-        count = torch.tensor(int(wish))
-        dist.all_reduce(count)
-        return bool(count > 0)
+        values: list[Any] = [None] * self.processes
+        dist.all_gather_object(values, value)
+        return values
 
     def save(self, write: Callable[[Path], object] | None = None) -> None:
         """Saves the run on rank 0; see `TrainingRun.save`.
