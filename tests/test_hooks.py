@@ -60,7 +60,7 @@ def test_diagnostics_are_those_of_the_batch_and_stay_in_the_folder(
     for index in members:
         value = cross_entropy(start(X[[index]]), Y[[index]])
         parts = torch.autograd.grad(value, list(start.parameters()))
-        gradients.append((float(value), float(torch.cat([part.flatten() for part in parts]).norm())))
+        gradients.append((float(value.detach()), float(torch.cat([part.flatten() for part in parts]).norm())))
     means = torch.tensor(gradients).mean(0)
     hits = (start(X[members]).argmax(-1) == Y[members]).float().mean()
     (figures,) = seen

@@ -6,8 +6,9 @@ is one matrix product: no gradient of a single example is ever in memory.
 
 Formal guarantees, for inputs and gradients of outputs as they are, rounded or not:
   - `norms` are not too small: at least the l2 norm of what `weighted` computes for that example with factor 1,
-    rounding in float32 included. Cancellation between T positions can make the rounding error of the sum as large as
-    T 2^-24 sum_t |l_t| |r_t|; twice that is added to the norm. Gram matrices are in float64.
+    rounding in float32 included, up to the relative error of `row_norms`. Where T positions cancel, that rounding is
+    as large as T 2^-24 sum_t |l_t| |r_t|: bounds of all errors are added (docs/math.md, section 18). Gram matrices are
+    in float64.
   - `weighted` is linear in the factors: an example with factor zero contributes nothing.
 """
 
@@ -22,8 +23,8 @@ from torch.nn import functional
 
 from galton.training.torch_clipping import row_norms
 
-ERROR = 2.0**-23
-"""Twice the rounding error of one operation in float32."""
+ERROR = 1.01 * 2.0**-23
+"""Twice the rounding error of one operation in float32, with room for that of norms."""
 
 
 class Gradients(Protocol):
@@ -83,11 +84,11 @@ class Outer:
             norms = reach
         elif 2 * positions**2 <= outputs * inputs:
             grams = [_gram(part.reshape(-1, positions, part.shape[3])) for part in (self._left, self._right)]
-            norms = (grams[0] * grams[1]).sum(dim=(1, 2)).clamp(min=0.0).sqrt()
+            norms = _root((grams[0] * grams[1]).sum(dim=(1, 2)), positions**2 + outputs + inputs, reach)
         else:
             products = self._left.transpose(2, 3) @ self._right
             norms = row_norms(products.reshape(-1, outputs * inputs))
-        return (norms + ERROR * positions * reach).reshape(examples, groups).norm(dim=1)
+        return (norms + ERROR * (positions + 2) * reach).reshape(examples, groups).norm(dim=1)
 
     def weighted(self, factors: Tensor) -> Tensor:
         left = self._left * factors.to(self._left)[:, None, None, None]
@@ -150,8 +151,8 @@ class Lookup:
         positions = self._places.shape[1]
         reach = row_norms(self._rows.flatten(0, 1)).reshape(-1, positions).sum(dim=1)
         together = self._places[:, :, None] == self._places[:, None, :]
-        norms = (_gram(self._rows) * together).sum(dim=(1, 2)).clamp(min=0.0).sqrt()
-        return norms + ERROR * positions * reach
+        squares = (_gram(self._rows) * together).sum(dim=(1, 2))
+        return _root(squares, positions**2 + self._rows.shape[2], reach) + ERROR * (positions + 2) * reach
 
     def weighted(self, factors: Tensor) -> Tensor:
         rows = self._rows * factors.to(self._rows)[:, None, None]
@@ -162,6 +163,11 @@ class Lookup:
 def _gram(rows: Tensor) -> Tensor:
     wide = rows.double()
     return wide @ wide.transpose(1, 2)
+
+
+def _root(squares: Tensor, operations: int, reach: Tensor) -> Tensor:
+    """Returns square roots of sums in float64 that are not too small; `reach`^2 bounds the sum of absolute values."""
+    return (squares.clamp(min=0.0) + 2.0**-52 * (operations + 2) * reach**2).sqrt()
 
 
 Rule = Callable[[Any, Tensor, Tensor], dict[str, Gradients]]

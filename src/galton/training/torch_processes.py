@@ -35,11 +35,19 @@ FIRST = 0
 
 
 def check_plain(model: nn.Module) -> None:
-    """Raises `InvalidArgument` for a model in a wrapper that averages gradients before they are clipped.
+    """Raises `InvalidArgument` for a model that averages gradients before they are clipped, or is sharded.
 
     Args:
       model: the model.
     """
+    if any(hasattr(weight, "placements") for weight in model.parameters()):  # a DTensor
+        raise InvalidArgument(
+            "model",
+            type(model).__name__,
+            "must have whole parameters on every process: gradients of single examples cannot be taken of shards "
+            "(FSDP), and their noise is not made in parts; give the model without fully_shard, with ghost=True if "
+            "memory is short",
+        )
     if isinstance(model, DistributedDataParallel | DataParallel):
         raise InvalidArgument(
             "model",
