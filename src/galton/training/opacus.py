@@ -549,7 +549,12 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
     ) -> PlanDPOptimizer:
         kind = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
         if kind not in self.OPTIMIZERS or self._model is None:
-            raise InvalidArgument("module", kind.__name__, "distributed training with a plan is not supported")
+            raise InvalidArgument(
+                "module",
+                kind.__name__,
+                "must not be distributed: each rank of Opacus adds noise of its own, and a plan has one noise for the "
+                "sum over all; galton.training.torch trains in several processes by train(distributed=True)",
+            )
         private = self.OPTIMIZERS[kind](optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
         private.rebind = lambda: self.accountant.bind(self.run)  # rounds are counted from there
         return private
