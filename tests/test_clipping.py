@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from galton.training.clipping import Clipping, normalized, per_group, per_layer
 from galton.training.torch import clipped_sum, ghost_clipped_sum, open_run, train, user_loss
 from galton.training.torch_clipping import trainable
 from tests.conftest import SIZES
+from tests.marks import slow_after
 
 ROWS = 9
 
@@ -100,8 +102,7 @@ def kinds(model: nn.Module, clip_norm: float) -> list[Clipping]:
     return [Clipping(), normalized(0.1), per_layer(list(trainable(model)), clip_norm)]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("clip_norm", [0.5, 100.0])
+@pytest.mark.parametrize(("clip_norm", "name"), slow_after(2, list(itertools.product([0.5, 100.0], MODELS))))
 def test_ghost_clipping_gives_the_sums_of_clipping_one_by_one(name: str, clip_norm: float) -> None:
     model, x = MODELS[name]()
     mask = torch.arange(ROWS) != 4
@@ -117,9 +118,10 @@ def flat(total: dict[str, Tensor]) -> Tensor:
     return torch.cat([part.double().flatten() for part in total.values()])
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16 autocast"])
-@pytest.mark.parametrize("ghost", [False, True])
-@pytest.mark.parametrize("name", ["text", "image", "vectors"])
+CASES = list(itertools.product(["vectors", "text", "image"], [True, False], ["float32", "bfloat16 autocast"]))
+
+
+@pytest.mark.parametrize(("name", "ghost", "precision"), slow_after(5, CASES))
 def test_no_example_moves_the_sum_by_more_than_the_clip_norm(name: str, ghost: bool, precision: str) -> None:
     """The code that trains, for each kind: what is left if an example goes, and what each amounts to alone."""
     model, x = MODELS[name]()
@@ -347,6 +349,7 @@ def test_recurrent_layers_train_by_clipping_of_their_own(small_plan: Plan, tmp_p
         train(small_plan, run, None, model, rows, inner, clipped=lambda model, inputs, mask: {})
 
 
+@pytest.mark.slow
 def test_users_train_by_ghost_clipping(tmp_path: Path) -> None:
     sizes = {"examples": 16, "batch_size": 4, "epochs": 2, "batching": "poisson", "strategy": "identity"}
     plan = make_plan(epsilon=4.0, delta=1e-3, **sizes, unit="user", per_user=3)  # type: ignore[arg-type]

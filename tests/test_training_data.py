@@ -100,7 +100,7 @@ def test_texts_become_numbers_by_a_function_of_the_users(small_plan: Plan, tmp_p
     assert not same(model, network())
 
 
-@pytest.mark.parametrize("reshuffled", [False, True])
+@pytest.mark.parametrize("reshuffled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_streams_are_read_once_an_epoch_and_taken_up_in_the_middle(tmp_path: Path, reshuffled: bool) -> None:
     kind = "balls-in-bins-redrawn-streaming" if reshuffled else "balls-in-bins-streaming"
     plan = make_plan(epsilon=4.0, delta=1e-3, **SIZES | {"epochs": 2}, strategy="identity", batching=kind)

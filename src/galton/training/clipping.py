@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from galton.errors import InvalidArgument, positive
-from galton.plan.conventions import FLAT, NORMALIZED, PER_GROUP
+from galton.errors import InvalidArgument, choice, positive
+from galton.plan.conventions import CLIPPINGS, FLAT, NORMALIZED, PER_GROUP
 from galton.typechecking import typechecked
 
 ROUNDING = 2.0**-16
@@ -25,7 +25,7 @@ class Group(NamedTuple):
 @typechecked
 @dataclass(frozen=True)
 class Clipping:
-    """A way to clip; `flat()`, `per_group(...)` and `normalized(...)` make one. The plan says which kind a run takes.
+    """A way to clip: flat unless `per_group`, `per_layer` or `normalized` make another. The plan says which kind it is.
 
     Attributes:
       kind: `flat`, `per-group` or `normalized`, as in the plan.
@@ -39,6 +39,15 @@ class Clipping:
     kind: str = FLAT
     norms: Mapping[str, float] = field(default_factory=dict)
     gamma: float | None = None
+
+    def __post_init__(self) -> None:
+        choice("kind", self.kind, tuple(CLIPPINGS))
+        if bool(self.norms) != (self.kind == PER_GROUP):
+            raise InvalidArgument("norms", dict(self.norms), f"must name at least one group, for {PER_GROUP} only")
+        if (self.gamma is None) != (self.kind != NORMALIZED):
+            raise InvalidArgument("gamma", self.gamma, f"must be given for {NORMALIZED}, and only then")
+        for value in (*self.norms.values(), *([] if self.gamma is None else [self.gamma])):
+            positive("norms" if self.norms else "gamma", value)
 
     def groups(self, clip_norm: float, names: Iterable[str]) -> list[Group]:
         """Returns which parameters are clipped together, to what.
@@ -74,15 +83,6 @@ class Clipping:
         return known if self.gamma is None else known | {"gamma": self.gamma}
 
 
-def flat() -> Clipping:
-    """Returns the default: the gradient of an example is clipped as a whole.
-
-    Returns:
-      The clipping, for plans of `clipping="flat"`.
-    """
-    return Clipping()
-
-
 @typechecked
 def per_group(norms: Mapping[str, float]) -> Clipping:
     """Returns clipping of groups of parameters, each to a norm of its own.
@@ -99,9 +99,7 @@ def per_group(norms: Mapping[str, float]) -> Clipping:
       >>> [group.names for group in per_group({"a.": 3.0, "b.": 4.0}).groups(5.0, ["a.weight", "b.weight", "b.bias"])]
       [('a.weight',), ('b.weight', 'b.bias')]
     """
-    if not norms:
-        raise InvalidArgument("norms", norms, "must name at least one group")
-    return Clipping(PER_GROUP, {prefix: positive("norms", norm) for prefix, norm in norms.items()})
+    return Clipping(PER_GROUP, dict(norms))
 
 
 @typechecked
@@ -139,4 +137,4 @@ def normalized(gamma: float = 0.01) -> Clipping:
     Returns:
       The clipping, for plans of `clipping="normalized"`.
     """
-    return Clipping(NORMALIZED, gamma=positive("gamma", gamma))
+    return Clipping(NORMALIZED, gamma=gamma)

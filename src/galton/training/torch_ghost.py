@@ -161,6 +161,10 @@ def _noting(model: nn.Module) -> Iterator[list[_Call]]:
 
     def note(name: str) -> Any:
         def hook(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if not args:
+                raise PlanViolated(f"model: calls {name} with its input by name; ghost clipping needs it by position")
+            if not output.requires_grad:  # the model wants no gradient here
+                return
             inputs = args[0].detach()
             calls.append(_Call(name, layer, inputs, inputs._version, get_gradient_edge(output)))
 

@@ -347,4 +347,6 @@ def same_start(model: nn.Module) -> None:
     """
     with torch.no_grad():
         for part in (*model.parameters(), *model.buffers()):
-            dist.broadcast(part.data, FIRST)
+            values = part.data.contiguous()
+            dist.broadcast(values, FIRST)
+            part.data.copy_(values)

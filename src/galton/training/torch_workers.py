@@ -82,11 +82,16 @@ def _unpacked(content: bytes) -> ByValue:
     return ByValue(pickle.loads(content))  # written by this process's parent
 
 
+class _Nowhere(io.RawIOBase):
+    def write(self, content: Any) -> int:
+        return len(content)
+
+
 class _Search(pickle.Pickler):
     """Looks for what is defined in the script among all that something refers to."""
 
     def __init__(self) -> None:
-        super().__init__(io.BytesIO())
+        super().__init__(_Nowhere(), protocol=5, buffer_callback=lambda buffer: None)  # copies no arrays
         self.hit = False
 
     def reducer_override(self, value: Any) -> Any:
