@@ -54,6 +54,8 @@ def test_diagnostics_are_those_of_the_batch_and_stay_in_the_folder(
     seen: list[Diagnostics] = []
     model, run = network(), tmp_path / "run"
     once(small_plan, run, model, rounds=1, diagnostics=seen.append, ghost=ghost, micro_batch_size=3)
+    assert not (run / FILE).exists()
+    once(small_plan, run, model, rounds=2, diagnostics=True, ghost=ghost, micro_batch_size=3)
     members = small_plan.batches(1).at(0).examples
     start = network()
     gradients = []
@@ -70,7 +72,8 @@ def test_diagnostics_are_those_of_the_batch_and_stay_in_the_folder(
     assert figures.clipped_fraction == pytest.approx(sum(norm > 1 for _, norm in gradients) / len(members))
     assert figures.aux["hits"] == pytest.approx(float(hits))
     path = run / FILE
-    assert json.loads(path.read_text())["private"] is False
+    written = json.loads(path.read_text())
+    assert (written["private"], written["round"]) == (False, 1)
     assert path.stat().st_mode & 0o077 == 0
     release_run(run, tmp_path / "model.zip")
     with zipfile.ZipFile(tmp_path / "model.zip") as released:

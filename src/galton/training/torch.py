@@ -234,7 +234,7 @@ def train(
       on_round: called after every round as on_round(rounds done, `RoundState`), for evaluation and early stopping: if
         it returns True, the run is saved and ends; the same call goes on later. With several processes, on each.
       diagnostics: True writes mean loss, gradient norms and the share of clipped ones of each round to the folder, in
-        the file `NOT-PRIVATE-diagnostics.jsonl`; a function is called with them too. They are NOT private.
+        the file `NOT-PRIVATE-diagnostics.jsonl`; a function is called with them instead. They are NOT private.
       progress: show rounds, time left and the plan's epsilon on stderr, if that is a terminal.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
@@ -277,10 +277,10 @@ def train(
             if watch is not None:
                 watch(run.round)
             seen = private.diagnostics
-            if seen is not None and first:
+            if seen is not None and callable(diagnostics):
+                diagnostics(seen)
+            elif seen is not None and first:
                 keep_diagnostics(run.folder, seen)
-                if callable(diagnostics):
-                    diagnostics(seen)
             return on_round is not None and bool(on_round(run.round, RoundState(model, optimizer, seen)))
 
         first = not isinstance(run, SharedRun) or run.rank == FIRST
