@@ -29,13 +29,13 @@ from torch.utils.data import TensorDataset
 from galton.plan import make_plan
 from galton.training.torch import Forward, train
 
-LENGTH, WIDTH, HEADS, LAYERS, RANK, MERGES = 32, 64, 4, 2, 4, 128
+LENGTH, WIDTH, HEADS, LAYERS, RANK, MERGES = 32, 64, 4, 2, 4, 64
 
 
 def texts() -> tuple[str, str, str]:
     """Returns the text that is public, the one that stands for private text, and some of its kind to test on."""
     pages = [topics[name] for name in sorted(topics)]
-    return "".join(pages[::2])[:120_000], "".join(pages[1::4])[:120_000], "".join(pages[3::4])[:40_000]
+    return "".join(pages[::2])[:60_000], "".join(pages[1::4])[:100_000], "".join(pages[3::4])[:20_000]
 
 
 class Tokenizer:
