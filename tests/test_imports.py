@@ -14,7 +14,11 @@ PACKAGE = ROOT / "src" / "galton"
 FRAMEWORKS = {"torch", "opacus", "optax"}
 """Only adapters may import these."""
 ADAPTERS = {"galton.training.jax", "galton.training.torch", "galton.training.opacus"}
-ADAPTER_PARTS = {"galton.training.torch_batches", "galton.training.torch_clipping", "galton.training.opacus_batches"}
+ADAPTER_PARTS = {
+    *("galton.training.torch_batches", "galton.training.torch_clipping", "galton.training.torch_optimizer"),
+    *("galton.training.torch_processes", "galton.training.torch_ghost", "galton.training.torch_ghost_layers"),
+    *("galton.training.torch_workers", "galton.training.opacus_batches"),
+}
 FOLDERS = ["src", "tests", "reproduction", "benchmarks", "examples"]
 """All that is ours in Python."""
 SAY_NOTHING = {"one", "found"}

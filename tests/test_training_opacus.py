@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -457,3 +458,22 @@ def test_a_target_that_is_the_plans_is_accepted(small_plan: Plan, tmp_path: Path
     assert len(loader) == 8
     assert module is not model
     engine.close()
+
+
+def test_dropout_comes_out_the_same_after_a_kill(
+    small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dropping() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.5), nn.Linear(7, 3))
+
+    monkeypatch.setattr(sys.modules[__name__], "network", dropping)
+    script, path = Script(small_plan, tmp_path / "run").go_on(2), tmp_path / "checkpoint.pt"
+    script.engine.save_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
+    lost = [weight.clone() for weight in script.go_on(4).weights()]
+    torch.manual_seed(99)  # what the script draws elsewhere does not matter
+    script.engine.load_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
+    script.go_on(4)
+    assert all(torch.equal(a, b) for a, b in zip(script.weights(), lost, strict=True))
+    record = script.engine.close()
+    assert (record["rounds_replayed"], record["rounds_skipped"]) == (2, [])

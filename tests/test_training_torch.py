@@ -520,7 +520,7 @@ from pathlib import Path
 import torch
 from galton import files
 from galton.errors import InvalidFile
-from galton.training.torch import write_tensors
+from galton.training.torch_optimizer import write_tensors
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
@@ -651,7 +651,7 @@ def test_checkpoints_and_states_have_no_secrets(small_plan: Plan, tmp_path: Path
     optimizer.run.close()
     other = np.asarray(read_keys(tmp_path / "other")[0][1], "<u4").tobytes()
     assert other not in file.getvalue()
-    assert optimizer.run._body["batches"]["seed"].encode() not in file.getvalue()
+    assert optimizer.run._batches.seed.encode() not in file.getvalue()
     for name in ("checkpoint-1", "model.pt"):
         content = (tmp_path / "run" / name).read_bytes()
         assert key not in content

@@ -26,7 +26,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = tuple(
             ["optimize", "toeplitz:2", *SIZE, *TARGET, "--participation", "fixed-order", "--output", "{new}.json"],
             ["compare", *SIZE, "--epsilons", "1,4", "--delta", "1e-5", *UNAMPLIFIED, "--plot", "{new}.png"],
             ["plan", *PLAN, *FIXED],
-            ["plan", *PLAN, "--batching", "cyclic-poisson", "--strategy", "sqrt:2"],
+            ["plan", *PLAN, "--batching", "cyclic-poisson", "--strategy", "sqrt:2", "--clipping", "normalized"],
             ["plan", *PLAN, *FIXED, "--unit", "user", "--per-user", "3"],
             ["compose", "{exact}", "gaussian:sigma=5", "--delta", "1e-2"],
             ["budget", "{new}.json", "gaussian:sigma=5", "--epsilon", "1", "--delta", "1e-5"],

@@ -88,6 +88,13 @@ def plan(
             show_default="examples are the unit",
         ),
     ] = None,
+    clipping: Annotated[
+        str,
+        typer.Option(
+            help="How gradients are brought to the clip norm: flat (as a whole), per-group (groups of parameters each "
+            "to a norm of their own) or normalized (all to the clip norm)."
+        ),
+    ] = "flat",
     others: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,6 +145,7 @@ def plan(
             "workload": workload,
             "unit": unit,
             "per_user": per_user,
+            "clipping": clipping,
             "options": accounting_options,
             "notes": notes.append,
         }

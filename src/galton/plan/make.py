@@ -13,6 +13,7 @@ from galton.batching.base import check_examples
 from galton.errors import MOST_ROUNDS, InvalidArgument, choice, count, positive
 from galton.guarantee import Guarantee, as_guarantee
 from galton.plan.choose import references
+from galton.plan.conventions import CLIPPINGS, FLAT
 from galton.plan.draft import Request, choose_draft, naming_batch_size
 from galton.plan.marks import Mark, leave_mark
 from galton.plan.plan import EXAMPLE, USER, Leak, Plan, leaked
@@ -39,6 +40,7 @@ def make_plan(
     workload: str = "prefix",
     unit: str = EXAMPLE,
     per_user: int | None = None,
+    clipping: str = FLAT,
     options: Options | None = None,
     notes: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -74,6 +76,9 @@ def make_plan(
       unit: what neighbouring data sets differ in: an `example`, or a `user` with all examples; `examples` is then the
         number of users, and batches are of users.
       per_user: the most examples of a user in a round, which are clipped together; for `unit="user"`.
+      clipping: how gradients will be brought to the clip norm: `flat` (as a whole), `per-group` (groups of parameters
+        each to a norm of their own) or `normalized` (all to the clip norm); see `galton.training.clipping`. The
+        guarantee is the same.
       options: seed, workers and progress of the accountant.
       notes: called with words on how the batching was chosen, if it was not given.
 
@@ -94,6 +99,7 @@ def make_plan(
     guarantee = as_guarantee(epsilon, delta)
     positive("clip_norm", clip_norm)
     choice("unit", unit, (EXAMPLE, USER))
+    choice("clipping", clipping, tuple(CLIPPINGS))
     if (per_user is None) != (unit == EXAMPLE):
         remedy = "must be the most examples of a user in a round" if unit == USER else f"is for unit {USER}"
         raise InvalidArgument("per_user", per_user, remedy)
@@ -168,6 +174,7 @@ def make_plan(
         created=now(),
         versions=versions(),
         per_user=per_user,
+        clipping=clipping,
     )
     return _finished(plan)
 

@@ -12,10 +12,11 @@ from galton import files
 from galton.accountants import Accountant, Evidence, Run, check_covered, find_accountant
 from galton.batching import Batches, Scheme, Truncation, scheme_from_json
 from galton.batching import truncation as exact_truncation
-from galton.errors import InvalidArgument, count, positive
+from galton.errors import InvalidArgument, choice, count, positive
 from galton.fields import Fields
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Guarantee
+from galton.plan.conventions import CLIPPINGS, FLAT, convention
 from galton.plan.signature import Signature
 from galton.plan.tuning import Tuning
 from galton.strategies import Strategy
@@ -28,19 +29,6 @@ FORMAT = "galton-plan"
 VERSION = 2
 FIRST_VERSION = 1
 """Written by galton 0.1, with other names in `if_batches_leak` and other words; read, and kept as it was written."""
-CONVENTION = (  # part of every plan's file, in which nominal_size is the expected batch size
-    "The gradient of every example is clipped to l2 norm clip_norm; those of a batch (padding counts nothing) are "
-    "summed; noise of standard deviation stddev * C^-1 z is added to the sum; the result is divided by nominal_size, "
-    "whatever the number of examples in the batch."
-)
-
-USER_CONVENTION = (
-    "The gradients of a user's examples of a round, at most per_user, are summed and the sum is clipped to l2 norm "
-    "clip_norm; those of the users of a batch (padding counts nothing) are summed; noise of standard deviation "
-    "stddev * C^-1 z is added to the sum; the result is divided by nominal_size, whatever the number of users in the "
-    "batch."
-)
-"""The same where the unit is a user: `examples` of the scheme are users then."""
 EXAMPLE, USER = "example", "user"
 
 
@@ -150,6 +138,7 @@ class Plan:
       per_user: the most examples of a user in a round, where users are the unit of privacy; None where examples are.
       tuning: how many runs are made by the plan, of which the best is released; None is a single run. `guarantee` is
         that of a single run in either case; `compose` states that of the search.
+      clipping: how gradients are brought to the clip norm: `flat`, `per-group` or `normalized`.
 
     Formal guarantee: to verify the plan's claim, and to train and release only if that accepts, has the plan's
     guarantee if the run takes its batches from `batches`, clips the gradient of every example to `clip_norm`, sums
@@ -179,10 +168,12 @@ class Plan:
     version: int = VERSION
     per_user: int | None = None
     tuning: Tuning | None = None
+    clipping: str = FLAT
 
     def __post_init__(self) -> None:
         if self.per_user is not None:
             object.__setattr__(self, "per_user", count("per_user", self.per_user))
+        choice("clipping", self.clipping, tuple(CLIPPINGS))
         for name in ("bins", "padded_batch_size"):
             object.__setattr__(self, name, count(name, getattr(self, name)))
         for name in ("clip_norm", "noise_multiplier", "sensitivity", "rmse"):
@@ -388,7 +379,8 @@ class Plan:
             **({} if self.tuning is None else {"tuning": self.tuning.to_json()}),
             "clipping": {
                 "clip_norm": self.clip_norm,
-                "convention": CONVENTION if self.per_user is None else USER_CONVENTION,
+                "convention": convention(self.clipping, self.per_user),
+                **({} if self.clipping == FLAT else {"kind": self.clipping}),
             },
             "strategy": {"spec": self.spec, "kind": self.strategy.kind, "hash": self.strategy.digest},
             "noise": {
@@ -416,6 +408,7 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
     if version not in _LEAK_FIELDS:
         raise InvalidArgument("plan.version", version, f"must be {FIRST_VERSION} or {VERSION}")
     batching, noise, error = body.inner("batching"), body.inner("noise"), body.inner("error")
+    clipping = body.inner("clipping")
     truncation = Truncation.from_json(batching.mapping("truncation"))
     accountant = find_accountant(body.inner("evidence").text("accountant"))
     plan = Plan(
@@ -424,7 +417,7 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
         bins=batching.count("batches_per_epoch"),
         padded_batch_size=truncation.padded_batch_size,
         truncation=truncation,
-        clip_norm=body.inner("clipping").real("clip_norm"),
+        clip_norm=clipping.real("clip_norm"),
         strategy=strategy,
         spec=body.inner("strategy").text("spec"),
         noise_multiplier=noise.real("noise_multiplier"),
@@ -439,6 +432,7 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
         version=version,
         per_user=None if "unit" not in value else body.inner("unit").count("per_user", 1),
         tuning=None if "tuning" not in value else Tuning.from_json(body.mapping("tuning")),
+        clipping=clipping.text("kind") if "kind" in value["clipping"] else FLAT,
     )
     plan.check()
     _check_derived("if_batches_leak", plan.leak.to_json(version), leaked(plan).to_json(version))

@@ -2,7 +2,8 @@
 
 from galton.training.folder import fork_run
 from galton.training.record import check_record, release_run
-from galton.training.run import LostRounds, PlanViolated, RoundsSkipped, TrainingRun
+from galton.training.rounds import PlanViolated
+from galton.training.run import LostRounds, RoundsSkipped, TrainingRun
 from galton.training.stop import stop_run
 
 __all__ = [

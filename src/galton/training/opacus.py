@@ -41,20 +41,22 @@ from torch.utils.dlpack import from_dlpack
 from galton import files
 from galton.errors import InvalidArgument
 from galton.plan import Plan, load_plan
+from galton.training.clipping import Group
 from galton.training.opacus_batches import Delivery, PlanLoader
 from galton.training.record import check_record
-from galton.training.run import ROUNDING, LostRounds, PlanViolated, RoundsSkipped, TrainingRun, check_same
-from galton.training.torch import (
+from galton.training.rounds import PlanViolated, check_same
+from galton.training.run import ROUNDING, LostRounds, RoundsSkipped, TrainingRun
+from galton.training.torch import open_run
+from galton.training.torch_clipping import add_clipped, is_full_precision
+from galton.training.torch_optimizer import (
     STATE,
     as_arrays,
     check_holds,
     check_unchanged,
-    open_run,
     restore_run,
     without_run,
     write_tensors,
 )
-from galton.training.torch_clipping import add_clipped, is_full_precision
 
 MECHANISM = "galton"
 """The accountant's name in Opacus."""
@@ -266,7 +268,7 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         first = next(iter(gradients.values()))
         everyone = torch.ones(len(first), dtype=torch.bool, device=first.device)
         total = {name: weight.summed_grad for name, weight in self._weights.items()}
-        add_clipped(total, gradients, everyone, self.max_grad_norm)
+        add_clipped(total, gradients, everyone, [Group(tuple(total), self.max_grad_norm)])
         self._summed += len(first)
 
     def add_noise(self) -> None:
@@ -547,7 +549,12 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
     ) -> PlanDPOptimizer:
         kind = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
         if kind not in self.OPTIMIZERS or self._model is None:
-            raise InvalidArgument("module", kind.__name__, "distributed training with a plan is not supported")
+            raise InvalidArgument(
+                "module",
+                kind.__name__,
+                "must not be distributed: each rank of Opacus adds noise of its own, and a plan has one noise for the "
+                "sum over all; galton.training.torch trains in several processes by train(distributed=True)",
+            )
         private = self.OPTIMIZERS[kind](optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction)
         private.rebind = lambda: self.accountant.bind(self.run)  # rounds are counted from there
         return private

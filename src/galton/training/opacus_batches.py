@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler
 
-from galton.training.run import PlanViolated, TrainingRun
-from galton.training.torch_batches import worker_context
+from galton.training.rounds import PlanViolated
+from galton.training.run import TrainingRun
 
 
 class Delivery:
@@ -147,6 +148,8 @@ class CollateWithEmpty:
 class PlanLoader(DataLoader[Any]):
     """A script's data loader with the batches of the plan; it notes what it delivers.
 
+    With every batch it seeds PyTorch, so that dropout comes out the same if the round is computed again.
+
     Args:
       run: source of the batches.
       like: the script's loader, for its data set, workers and `collate_fn`.
@@ -154,6 +157,7 @@ class PlanLoader(DataLoader[Any]):
     """
 
     def __init__(self, run: TrainingRun, like: DataLoader[Any], batch_first: bool) -> None:
+        self._run = run
         self.delivery = Delivery(like.num_workers * (like.prefetch_factor or 0))
         collate: Any = CollateWithEmpty(like.collate_fn, like.dataset[0], batch_first)
         super().__init__(
@@ -164,7 +168,7 @@ class PlanLoader(DataLoader[Any]):
             pin_memory=like.pin_memory,
             timeout=like.timeout,
             worker_init_fn=like.worker_init_fn,
-            multiprocessing_context=worker_context(like.num_workers, like.multiprocessing_context),
+            multiprocessing_context=_start_method(like),
             generator=like.generator,
             prefetch_factor=like.prefetch_factor,
             persistent_workers=like.persistent_workers,
@@ -174,5 +178,13 @@ class PlanLoader(DataLoader[Any]):
         batches = super().__iter__()
         asked = self.delivery.asked
         for rows in batches:
-            self.delivery.note(asked.popleft())
+            turn = asked.popleft()
+            self.delivery.note(turn)
+            torch.manual_seed(self._run.round_seed(turn))
             yield rows
+
+
+def _start_method(like: DataLoader[Any]) -> Any:
+    """Workers are not forked unless the script says so, for a process that uses JAX should not be."""
+    requested = like.multiprocessing_context
+    return requested if requested is not None or not like.num_workers else "forkserver"

@@ -7,19 +7,18 @@ analysed. Frameworks have thin adapters around this (`training/jax.py`, `trainin
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import jax
 
 from galton import files
-from galton.batching import Batch, Batches
-from galton.errors import GaltonError, InvalidFile
+from galton.batching import Batches
+from galton.errors import InvalidFile
 from galton.noise import NoiseReused, NoiseRun, key_from_seed
 from galton.noise.checkpoint import read_state
 from galton.noise.choice import chosen_form
@@ -27,16 +26,15 @@ from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree, layout_of
 from galton.plan import Plan, Trust, establish_trust, load_plan
 from galton.provenance import environment, now, versions
+from galton.training.clipping import ROUNDING as ROUNDING  # where adapters look for it
+from galton.training.clipping import Clipping
 from galton.training.folder import FORKED, LOCK, RUN, begin_body, read_body, renamed, write_body
 from galton.training.record import begin_record, sign_record
+from galton.training.rounds import PlanViolated, Rounds, check_same
 from galton.typechecking import typechecked
 
-ROUNDING = 2.0**-16
-"""Gradients are clipped to a norm smaller by this share, which exceeds the rounding error of norms in float32."""
-
-
-class PlanViolated(GaltonError):
-    """Raised when training departs from the plan; train as it says, or make another plan."""
+Result = TypeVar("Result")
+_FLAT = Clipping()
 
 
 class RoundsSkipped(NoiseReused):
@@ -51,20 +49,8 @@ class LostRounds(UserWarning):
     """Rounds that had their noise before a crash were skipped; the guarantee holds, and the record names them."""
 
 
-def check_same(name: str, value: Any, planned: Any) -> None:
-    """Raises `PlanViolated` unless a value is the plan's.
-
-    Args:
-      name: of the value, for the error.
-      value: what the run has.
-      planned: what the plan says.
-    """
-    if value != planned:
-        raise PlanViolated(f"{name} = {value}: the plan was made for {planned}; train with that, or make another plan")
-
-
 @typechecked
-class TrainingRun:
+class TrainingRun(Rounds):
     """One training run of a plan: gives its batches and its noise, round by round, and resumes from its folder.
 
     Args:
@@ -82,6 +68,7 @@ class TrainingRun:
         are redrawn.
       per_user: the most examples of a user in a round, for a plan whose unit is a user; must be the plan's. `examples`
         is then the number of users, and so are the indices of batches: `galton.batching.Users` gives their examples.
+      clipping: how gradients are clipped, of the kind that the plan says; the record repeats it.
       seed: of batches and noise, for tests and repeatable studies only: whoever can guess it can undo the protection.
       pinned: the plan's hash (`Plan.digest`), if only that plan will do.
       trusted_key: public key, or its file (PEM), that must have signed the plan, if only a signed one will do.
@@ -92,11 +79,12 @@ class TrainingRun:
         this user is verified when the run is opened, and refused (`PlanNotTrusted`) if that fails; see
         `establish_trust`.
       folder: the folder.
+      clipping: as given.
 
     Formal guarantees:
       - Batches and noise are those of the plan. A run that releases only what it computed from noisy sums, with
-        gradients clipped, summed and divided as the plan says (`plan.CONVENTION`), has the plan's guarantee, as sure as
-        the plan is for the reason in `trust`. So has a run that stops early, and one that skipped rounds.
+        gradients clipped, summed and divided as the plan says (`plan.conventions`), has the plan's guarantee, as sure
+        as the plan is for the reason in `trust`. So has a run that stops early, and one that skipped rounds.
       - Each round gets its noise once, in order, for its own batch. After a crash it gets it again for the same sum
         only, bit by bit (`noise/journal.py`); else the rounds that were lost are skipped (docs/math.md, section 12).
         Also skipped are rounds lost on another machine or with other libraries, and rounds whose sum is not passed to
@@ -125,6 +113,7 @@ class TrainingRun:
         shuffled: bool = False,
         reshuffled: bool = False,
         per_user: int | None = None,
+        clipping: Clipping = _FLAT,
         seed: int | None = None,
         pinned: str | None = None,
         trusted_key: str | Path | bytes | None = None,
@@ -144,6 +133,8 @@ class TrainingRun:
             )
         check_same("examples", examples, self.plan.examples)
         check_same("clip_norm", clip_norm, self.plan.clip_norm)
+        check_same("clipping", clipping.kind, self.plan.clipping)
+        self.clipping = clipping
         if per_user != self.plan.per_user:
             unit = (
                 "an example" if self.plan.per_user is None else f"a user, at most {self.plan.per_user} examples a round"
@@ -251,14 +242,13 @@ class TrainingRun:
         return self._noise.round
 
     @property
-    def rounds(self) -> int:
-        """Number of rounds that were planned."""
-        return self.plan.rounds
+    def stopped(self) -> bool:
+        """Whether the run was ended for good (`stop_run`)."""
+        return self._body["stopped"] is not None
 
     @property
-    def done(self) -> bool:
-        """Whether all rounds have had their noise, or the run was stopped (`stop_run`)."""
-        return self.round >= self.rounds or self._body["stopped"] is not None
+    def _secret(self) -> bytes:
+        return self._noise.secret
 
     @property
     def begun(self) -> bool:
@@ -274,53 +264,6 @@ class TrainingRun:
     def resumptions(self) -> int:
         """How often the run was resumed."""
         return int(self._body["resumptions"])
-
-    @property
-    def batch(self) -> Batch:
-        """The batch of the next round."""
-        self._check_not_done()
-        return self._batches.at(self.round)
-
-    def epoch(self) -> Iterator[Batch]:
-        """Yields the batches from the next round to the end of its epoch, for loaders that read ahead.
-
-        The run itself moves on with `noise` only. It does no harm to stop early: another call begins with the round
-        that is next by then.
-
-        Yields:
-          The batches in order.
-        """
-        self._check_not_done()
-        start, size = self.round, self.plan.bins
-        for turn in range(start, min(self.rounds, (start // size + 1) * size)):
-            if turn >= self.round:  # else it was skipped meanwhile
-                yield self._batches.at(turn)
-
-    def token(self, batch: Batch) -> str:
-        """Returns a keyed hash of a batch or micro-batch, by which an optimiser recognises what a loader delivered.
-
-        Args:
-          batch: a batch or micro-batch of this run.
-
-        Returns:
-          64 hexadecimal digits.
-        """
-        content = f"{self.plan.digest} {batch.round} ".encode() + batch.indices.tobytes()
-        return hmac.new(b"galton batch" + self._noise.secret, content, hashlib.sha256).hexdigest()
-
-    def round_seed(self, turn: int, part: int = 0) -> int:
-        """Returns a seed for what else is random in a round (dropout, augmentation), the same if it is computed again.
-
-        Args:
-          turn: the round.
-          part: number of the micro-batch, if each has a seed of its own.
-
-        Returns:
-          A whole number below 2^63; a secret.
-        """
-        content = f"{turn} {part}".encode()
-        digest = hmac.new(b"galton randomness" + self._noise.secret, content, hashlib.sha256).digest()
-        return int.from_bytes(digest[:8], "little") >> 1
 
     def noise(self, total: Tree | None = None) -> Tree:
         """Returns the noise for the sum of the next round's clipped gradients, and moves on to the round after it.
@@ -451,6 +394,28 @@ class TrainingRun:
             raise InvalidFile(f"{path}: is missing; the run cannot go on without the model of its round")
         return None
 
+    def load(self, read: Callable[[Path], Result]) -> Result | None:
+        """Returns the content of the last checkpoint; None before the first.
+
+        Args:
+          read: read(path) reads what the `write` of `save` wrote.
+
+        Returns:
+          What was saved.
+        """
+        return None if self.checkpoint is None else read(self.checkpoint)
+
+    def gathered(self, value: Result) -> list[Result]:
+        """Returns the values of all processes of the run: here there is one.
+
+        Args:
+          value: of this process.
+
+        Returns:
+          All of them.
+        """
+        return [value]
+
     def record(self) -> dict[str, Any]:
         """Writes the record of what ran to record.json, and returns it.
 
@@ -467,6 +432,7 @@ class TrainingRun:
             begin_record(self.plan, self._body)
             | {
                 "trust": self.trust.to_json(),
+                "clipping": self.clipping.to_json(),
                 "rounds_planned": self.rounds,
                 "rounds_done": self.round,
                 "rounds_released": self.released,
@@ -497,12 +463,6 @@ class TrainingRun:
     ) -> None:
         self._state_taken &= error is None  # after an error, the state may not have been written
         self.close()
-
-    def _check_not_done(self) -> None:
-        if self._body["stopped"] is not None:
-            raise PlanViolated(f"round = {self.round}: the run was stopped for good, and its record says so")
-        if self.done:
-            raise PlanViolated(f"round = {self.round}: the plan has {self.rounds} rounds, and all are done")
 
     def _checkpoint_file(self, turn: int) -> Path:
         return self.folder / f"checkpoint-{turn}"

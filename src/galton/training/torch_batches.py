@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hmac
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 from galton.batching import Batch, Users
 from galton.errors import InvalidArgument, count
-from galton.training.run import PlanViolated, TrainingRun, check_same
+from galton.training.rounds import PlanViolated, Rounds, check_same
+from galton.training.torch_workers import ByValue, worker_context
 
 
 class PaddedBatch(NamedTuple):
@@ -45,7 +47,7 @@ class PaddedBatch(NamedTuple):
 
 
 def plan_loader(
-    run: TrainingRun,
+    run: Rounds,
     data: Dataset[Any],
     micro_batch_size: int | None = None,
     users: Users | None = None,
@@ -59,18 +61,24 @@ def plan_loader(
 
     Args:
       run: the run; the loader reads ahead of it.
-      data: a data set with as many examples as the plan, all of the same shapes.
+      data: a data set with as many examples as the plan, all of the same shapes. For a plan of streaming batches it may
+        be an `IterableDataset`, read in order: it has the data as it was shuffled, and where that is done anew for
+        every epoch, `set_epoch(epoch)` is called before each. With workers, each of them reads all of it.
       micro_batch_size: yield micro-batches of this size; must divide the padded batch size. By default whole batches.
       users: which examples are whose, for a plan whose unit is a user. `inputs` of a batch are then the rows of users,
         of shape (users, per_user, ...), and a mask of them.
       options: of the `DataLoader`, such as `num_workers`, `pin_memory` and `collate_fn`. The latter must return
-        tensors, in any nesting, with one row per example as their first axis. Workers are started by `forkserver`
-        unless `multiprocessing_context` says otherwise, for a process that uses JAX should not be forked.
+        tensors, in any nesting, with one row per example as their first axis; by default see `collate_examples`.
+        Workers are started without forking, for a process that uses JAX should not be forked, and without importing
+        the script that runs, unless `multiprocessing_context` says otherwise.
 
     Returns:
       The loader; it yields `PaddedBatch`.
     """
-    size = len(data)  # type: ignore[arg-type]
+    if isinstance(data, IterableDataset) and not (run.plan.scheme.shuffled_data or run.plan.scheme.reshuffled_data):
+        remedy = "can only be read in order; plan balls-in-bins-streaming for it, or give a data set with random access"
+        raise InvalidArgument("data", type(data).__name__, remedy)
+    size = size_of(data, run.plan.examples)
     if users is None:
         check_same("examples", size, run.plan.examples)
         check_same("per_user", None, run.plan.per_user)
@@ -80,10 +88,9 @@ def plan_loader(
         if users.examples != size:
             remedy = f"must say to whom each example belongs, and there are {size}"
             raise InvalidArgument("users", users.examples, remedy)
-    padded = _PaddedData(data, options.pop("collate_fn", default_collate), users, run.plan.bins)
-    if micro_batch_size is not None and run.plan.padded_batch_size % count("micro_batch_size", micro_batch_size):
-        remedy = f"must divide the padded batch size, {run.plan.padded_batch_size}"
-        raise InvalidArgument("micro_batch_size", micro_batch_size, remedy)
+    padded = _PaddedData(data, options.pop("collate_fn", None) or collate_examples, users, run.plan.bins)
+    if micro_batch_size is not None:
+        run.check_micro_batch_size(count("micro_batch_size", micro_batch_size))
     options["multiprocessing_context"] = worker_context(
         options.get("num_workers", 0), options.get("multiprocessing_context")
     )
@@ -92,17 +99,46 @@ def plan_loader(
     return DataLoader(padded, batch_sampler=sampler, collate_fn=_unchanged, **options)
 
 
-def worker_context(workers: int, requested: Any = None) -> Any:
-    """Returns how a loader starts its workers: as requested, else without forking a process that uses JAX.
+def collate_examples(items: list[Any]) -> Any:
+    """Makes tensors of items as PyTorch does, or of dictionaries of numbers and texts as Hugging Face's data sets have.
+
+    Texts are left out, for no model can be given them: a `collate_fn` of your own can make numbers of them.
 
     Args:
-      workers: number of the loader's workers.
-      requested: the start method that the caller asked for, if any.
+      items: of a data set.
 
     Returns:
-      A start method for the loader, or None for its own.
+      Tensors with one row for each item.
     """
-    return requested if requested is not None or not workers else "forkserver"
+    if not isinstance(items[0], Mapping):
+        return default_collate(items)
+    columns = {}
+    for name in items[0]:
+        try:
+            rows = [value if isinstance(value, Tensor) else np.asarray(value) for value in (row[name] for row in items)]
+            if all(isinstance(row, Tensor) or row.dtype.kind in "biuf" for row in rows):
+                columns[name] = torch.stack([torch.as_tensor(row) for row in rows])
+        except (RuntimeError, ValueError):
+            raise PlanViolated(
+                f"data: the examples of {name} differ in shape; pad them all to the same, in the data set or by "
+                "collate_fn"
+            ) from None
+    if not columns:
+        raise PlanViolated(f"data: has no numbers in its columns ({', '.join(items[0])}); give a collate_fn")
+    return columns
+
+
+def size_of(data: Dataset[Any], planned: int) -> int:
+    """Returns the number of examples in a data set: the plan's, where it can only be read.
+
+    Args:
+      data: the data set.
+      planned: number of examples in the plan.
+
+    Returns:
+      The number.
+    """
+    return planned if isinstance(data, IterableDataset) else len(data)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -140,28 +176,57 @@ class _MicroBatch(NamedTuple):
 class _MicroBatchSampler(Sampler[_MicroBatch]):
     """Yields the batches of a run from the next round to the end of its epoch, cut into micro-batches."""
 
-    def __init__(self, run: TrainingRun, micro_batch_size: int | None) -> None:
-        self._run, self._size = run, micro_batch_size or run.plan.padded_batch_size
+    def __init__(self, run: Rounds, micro_batch_size: int | None) -> None:
+        self._run, self._size = run, micro_batch_size or run.rows
 
     def __iter__(self) -> Iterator[_MicroBatch]:
         for batch in self._run.epoch():
-            parts = batch.micro_batches(self._size)
+            parts = self._run.cut(batch, self._size)
             for number, part in enumerate(parts):
                 seed = self._run.round_seed(batch.round, number)
                 yield _MicroBatch(part, number, len(parts), self._run.token(part), seed)
 
     def __len__(self) -> int:
-        return self._run.plan.bins * (self._run.plan.padded_batch_size // self._size)
+        return self._run.plan.bins * -(-self._run.rows // self._size)
+
+
+class _Stream:
+    """Items of a data set that can only be read in order, from the front; each epoch is read once."""
+
+    def __init__(self, data: IterableDataset[Any]) -> None:
+        self._data, self._epoch, self._next = data, -1, 0
+        self._items: Iterator[Any] = iter(())
+
+    def take(self, indices: list[int], epoch: int) -> list[Any]:
+        """Returns items by their positions, which rise within an epoch."""
+        return [self._at(index, epoch) for index in indices]
+
+    def _at(self, index: int, epoch: int) -> Any:
+        if epoch != self._epoch or index < self._next:
+            if hasattr(self._data, "set_epoch"):
+                self._data.set_epoch(epoch)
+            self._items, self._epoch, self._next = iter(self._data), epoch, 0
+        for item in islice(self._items, index - self._next, None):
+            self._next = index + 1
+            return item
+        raise PlanViolated(f"data: ends before example {index}, and the plan has more")
 
 
 class _PaddedData(Dataset[Any]):
     """A data set that collates and pads micro-batches, in the worker."""
 
     def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any], users: Users | None, bins: int) -> None:
-        self._data, self._collate, self._users, self._bins = data, collate, users, bins
+        self._data, self._collate, self._users, self._bins = ByValue(data), ByValue(collate), users, bins
+        self._stream: _Stream | None = None
 
     def __getitem__(self, index: int) -> Any:
-        return self._data[index]
+        return self._data.content[index]
+
+    def _take(self, indices: list[int], epoch: int) -> list[Any]:
+        if not isinstance(self._data.content, IterableDataset):
+            return [self._data.content[index] for index in indices]
+        self._stream = self._stream or _Stream(self._data.content)
+        return self._stream.take(indices, epoch)
 
     def __getitems__(self, micro_batch: _MicroBatch) -> PaddedBatch:
         batch = micro_batch.batch
@@ -171,8 +236,8 @@ class _PaddedData(Dataset[Any]):
         if self._users is not None:
             indices, present = self._users.rows(units, batch.round // self._bins)
         with seeded(micro_batch.seed):
-            items = [self._data[index] for index in indices.ravel().tolist()]
-            collated = self._collate(items)
+            items = self._take(indices.ravel().tolist(), batch.round // self._bins)
+            collated = self._collate.content(items)
 
         def pad(leaf: Any) -> Tensor:
             shape = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
@@ -210,7 +275,7 @@ class Accumulated:
     micro-batches that were added, and no other example was in any, if their tensors are those of the loader.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    def __init__(self, run: Rounds) -> None:
         self._run = run
         self.forget()
 
@@ -228,16 +293,14 @@ class Accumulated:
         """
         check_same("round of the batch", batch.round, self._run.round)
         if not self._received:
-            self._cut(batch.parts)
+            self._cut(batch)
         self._check_round()
         check_same("number of micro-batches", batch.parts, len(self._planned))
         check_same("micro-batch", batch.part, self._received)
         planned = self._planned[batch.part]
         known = hmac.compare_digest(batch.token, self._run.token(planned))
         if not known or not torch.equal(batch.mask.cpu(), torch.from_numpy(planned.mask.copy())):
-            raise PlanViolated(
-                f"batch: is not the run's batch of round {batch.round}; it has to come from plan_loader for this run"
-            )
+            raise self._stranger(batch)
 
     def add(self) -> None:
         """Notes that the micro-batch which was just checked is about to be summed."""
@@ -249,14 +312,17 @@ class Accumulated:
             raise PlanViolated(f"step: the batch of round {self._run.round} has not been accumulated, or not all of it")
         self._check_round()
 
-    def _cut(self, parts: int) -> None:
-        padded_batch_size = self._run.plan.padded_batch_size
-        if parts < 1 or padded_batch_size % parts:
-            raise PlanViolated(
-                f"number of micro-batches = {parts}: must divide the padded batch size, {padded_batch_size}"
-            )
-        batch = self._run.batch
-        self._round, self._planned = batch.round, batch.micro_batches(padded_batch_size // parts)
+    def _cut(self, batch: PaddedBatch) -> None:
+        try:
+            self._planned = self._run.cut(self._run.batch, len(batch.mask))
+        except InvalidArgument:
+            raise self._stranger(batch) from None
+        self._round = self._run.round
+
+    def _stranger(self, batch: PaddedBatch) -> PlanViolated:
+        return PlanViolated(
+            f"batch: is not the run's batch of round {batch.round}; it has to come from plan_loader for this run"
+        )
 
     def _check_round(self) -> None:
         if self._round != self._run.round:
