@@ -25,7 +25,7 @@ from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.strategies import Blt, Tree
 from galton.training import LostRounds, PlanViolated, check_record, release_run
 from galton.training.diagnostics import Diagnostics
-from galton.training.jax import clipped_sum, load_tree, private_updates, save_tree, train, user_loss
+from galton.training.jax import MappedFiles, clipped_sum, load_tree, private_updates, save_tree, train, user_loss
 from galton.training.jax_clipping import example_keys, with_key
 from galton.training.jax_rows import Rows
 from galton.training.run import ROUNDING
@@ -553,6 +553,19 @@ def test_data_may_be_mapped_from_files(small_plan: Plan, tmp_path: Path) -> None
     here = train(small_plan, tmp_path / "a", loss, PARAMS, (x, y), optax.sgd(0.1), **words)
     there = train(small_plan, tmp_path / "b", loss, PARAMS, (mapped, y), optax.sgd(0.1), **words)
     np.testing.assert_array_equal(here.params["w"], there.params["w"])
+    for name, part in (("first", x[:10]), ("second", x[10:11]), ("third", x[11:])):
+        np.save(tmp_path / f"{name}.npy", part)
+    several = MappedFiles([tmp_path / f"{name}.npy" for name in ("first", "second", "third")])
+    numbers = np.random.default_rng(0).permutation(64)
+    np.testing.assert_array_equal(several[numbers], x[numbers])
+    batch = next(small_plan.batches(seed=5))
+    rows, _ = Rows((several, y), small_plan.bins, None, keyed=False).of(batch, None, None)
+    np.testing.assert_array_equal(rows[0], batch.take(x))
+    np.save(tmp_path / "other.npy", y)
+    with pytest.raises(InvalidArgument, match="one type and shape"):
+        MappedFiles([tmp_path / "first.npy", tmp_path / "other.npy"])
+    with pytest.raises(InvalidFile, match="can be mapped"):
+        MappedFiles([tmp_path / "missing.npy"])
 
 
 @SLOW

@@ -36,7 +36,7 @@ from galton.training.hooks import OnRound, round_bar
 from galton.training.jax_clipping import ClippedSum, Loss, clipped_sum, in_micro_batches, user_loss, with_key
 from galton.training.jax_devices import number_of_parts, on_mesh, over_devices
 from galton.training.jax_processes import agreed, at_hand, open_run
-from galton.training.jax_rows import Rows
+from galton.training.jax_rows import MappedFiles, Rows
 from galton.training.jax_trees import load_tree, save_model, save_tree
 from galton.training.run import LostRounds, RoundsSkipped
 from galton.training.termination import Termination
@@ -44,6 +44,7 @@ from galton.training.termination import Termination
 __all__ = [
     "ClippedSum",
     "Loss",
+    "MappedFiles",
     "Trained",
     "clipped_sum",
     "in_micro_batches",
@@ -171,8 +172,8 @@ def train(
       loss: loss(params, example), for one example without a batch axis; None with `clipped`. It may return (loss, aux),
         with a dictionary of numbers for `diagnostics`.
       params: the model at the start.
-      data: a tree of arrays whose first axis is the examples. They may be memory-mapped: only the rows of a batch are
-        read.
+      data: a tree of arrays whose first axis is the examples. They may be memory-mapped, or `MappedFiles`:
+        only the rows of a batch are read.
       optimizer: receives the private means of gradients.
       clipped: total(params, batch, mask), for models whose clipped gradients can be summed faster than by
         `clipped_sum`. No example may contribute more than the plan's clip norm: the guarantee rests on it.
