@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from galton.noise import threefry
+from galton.noise.keys import apart
 from galton.noise.layout import Tree
 
 
@@ -29,7 +30,7 @@ def content_hash(tree: Tree, key: jax.Array) -> bytes:
 
     Args:
       tree: of arrays.
-      key: four secret uint32 words, for arrays that are hashed by their devices.
+      key: the first key of the run, for arrays that are hashed by their devices.
 
     Returns:
       32 bytes.
@@ -55,7 +56,7 @@ def device_words(leaf: jax.Array, key: jax.Array, number: int) -> jax.Array:
 
     Args:
       leaf: the array.
-      key: four secret uint32 words.
+      key: the first key of the run; a key of its own is made from it.
       number: of the array within its tree.
 
     Returns:
@@ -68,12 +69,12 @@ def device_words(leaf: jax.Array, key: jax.Array, number: int) -> jax.Array:
 def _words(leaf: jax.Array, key: jax.Array, number: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * min(leaf.dtype.itemsize, 4)}"))
     halves = [bits] if bits.ndim == leaf.ndim else [bits[..., half] for half in range(bits.shape[-1])]
-    place, total = jnp.zeros(leaf.shape, jnp.uint32), jnp.zeros(4, jnp.uint32)
+    place, total, secret = jnp.zeros(leaf.shape, jnp.uint32), jnp.zeros(4, jnp.uint32), apart(key, 3)
     for axis in range(leaf.ndim):
         stride = np.uint32(math.prod(leaf.shape[axis + 1 :]) % 2**32)
         place += jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis) * stride
     for half, word in enumerate(halves):
-        blocks = threefry.block(tuple(key), (place, word.astype(jnp.uint32), number, jnp.uint32(half)))
+        blocks = threefry.block(tuple(secret), (place, word.astype(jnp.uint32), number, jnp.uint32(half)))
         total += jnp.stack(_added_up(blocks))
     return total
 

@@ -17,7 +17,7 @@ from galton.errors import InvalidArgument, InvalidFile
 from galton.noise.checkpoint import load_state, save_state
 from galton.noise.hashing import content_hash
 from galton.noise.journal import Journal, open_exclusively
-from galton.noise.keys import apart, fingerprint, fresh_key, key_from_bytes
+from galton.noise.keys import fingerprint, fresh_key, key_from_bytes
 from galton.noise.layout import Tree, shapes_of
 from galton.noise.stream import CorrelatedNoise, NoiseState
 from galton.typechecking import typechecked
@@ -195,7 +195,7 @@ class NoiseRun:
         return self.journal.objection(self.round, batch, self._hash(total))
 
     def _hash(self, total: Tree) -> bytes:
-        return content_hash(total, apart(self._keys[0][1], 3))
+        return content_hash(total, self._keys[0][1])
 
     def skip(self, first: int | None = None) -> None:
         """Moves on to the next round that has had no noise; the rounds in between are left out, and written down.

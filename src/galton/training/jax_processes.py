@@ -23,7 +23,6 @@ from galton.batching import Batch, Batches
 from galton.errors import GaltonError
 from galton.noise.checkpoint import load_state
 from galton.noise.hashing import device_words
-from galton.noise.keys import apart
 from galton.noise.layout import Tree
 from galton.noise.run import read_keys
 from galton.plan import Plan
@@ -113,7 +112,7 @@ class SharedRun:
             )
         self._batches = Batches.resume(plan.scheme, read_body(self.folder)["batches"])
         keys = read_keys(self.folder)
-        self._hash_key = apart(keys[0][1], 3)
+        self._key = keys[0][1]
         if self._own is None:
             self._noise = plan.noise()
             since = jnp.asarray([since for since, _ in keys], jnp.int32)
@@ -185,7 +184,7 @@ class SharedRun:
         Returns:
           The noise.
         """
-        words = [np.asarray(device_words(leaf, self._hash_key, n)) for n, leaf in enumerate(jax.tree.leaves(total))]
+        words = [np.asarray(device_words(leaf, self._key, n)) for n, leaf in enumerate(jax.tree.leaves(total))]
         drawn: list[Tree] = []
 
         def ask() -> str:
