@@ -3,12 +3,13 @@
     python benchmarks/kills.py --kills 34                        # of every call
     python benchmarks/kills.py --kills 40 --jobs certify         # others keep the results that they have
 
-Commands (plan, optimize, certify, compare) and training runs (JAX on one device and on four, torch) are each started in a child and killed:
-half of the time at a moment drawn uniformly from how long an uninterrupted run takes, half of the time right before a
-random one of its operations on files. After up to six kills in a row the same call runs to its end. After every kill
-all files are read: each is absent, as it was, or new and whole. What the child had acknowledged (an attempt in the
-ledger, a round that had its noise, a saved round) must be on disk. After the run to the end the folder has the files of
-an uninterrupted run and no others, and training ends in the same model, bit by bit.
+Commands (plan, optimize, certify, compare) and training runs (JAX on one device and on four, torch) are each started
+in a child and killed: half of the time at a moment drawn uniformly from how long an uninterrupted run takes, half of
+the time right before a random one of its operations on files. After up to six kills in a row the same call runs to
+its end. After every kill all files are read: each is absent, as it was, or new and whole. What the child had
+acknowledged (an attempt in the ledger, a round that had its noise, a saved round) must be on disk. After the run to
+the end the folder has the files of an uninterrupted run and no others, and training ends in the same model, bit by
+bit.
 
 Children are forked from a process that has imported everything and computed nothing, so that moments fall on the work
 and not on imports. Moments depend on the seed, but where in the work they fall depends on the machine.
