@@ -135,7 +135,7 @@ def noise_here(count: int) -> dict[str, Any]:
         "what": "noise",
         "parameters": PARAMETERS,
         "devices": devices,
-        "collectives": len(re.findall(COLLECTIVE, compiled.as_text())),
+        "collectives": len(re.findall(COLLECTIVE, compiled.as_text() or "")),
         "buffers_mb_of_a_device": on_a_device / 2**20,
         "ms_least": min(times[2:]),
         "ms_median": statistics.median(times[2:]),

@@ -567,12 +567,13 @@ def test_words_of_devices_are_sums_of_threefry_blocks() -> None:
     key = key_from_seed(3)
     secret = np.asarray(apart(key, 3))
     with jax.enable_x64(True):
-        for values in (np.float32([[1.5, -2.0], [0.0, 3e9]]), np.float64([0.1, -7.0]), np.float16([1.0, 2.0, 3.0])):
+        for dtype in (np.float32, np.float64, np.float16):
+            values: NDArray[Any] = np.array([[1.5, -2.0], [0.1, 3e3]], dtype)
             bits = values.reshape(-1).view(np.uint16 if values.itemsize == 2 else np.uint32).astype(np.uint32)
             each, expected = max(1, values.itemsize // 4), np.zeros(4, np.uint32)
             for number, word in enumerate(bits):
-                counter = np.array([number // each, word, 5, number % each], np.uint32)[:, None]
-                expected += np.concatenate(block(secret[:, None], counter))
+                counter = [np.array([part], np.uint32) for part in (number // each, word, 5, number % each)]
+                expected += np.concatenate(block([word[None] for word in secret], counter))
             np.testing.assert_array_equal(device_words(jnp.asarray(values), key, 5), expected)
 
 

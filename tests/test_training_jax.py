@@ -522,7 +522,8 @@ def test_diagnostics_are_what_a_plain_loop_finds_and_are_never_released(small_pl
     assert [seen.round for seen in received] == [0, 1, 2]
     assert not (tmp_path / "other" / "NOT-PRIVATE-diagnostics.jsonl").exists()
     assert "mean_loss" not in json.dumps(trained.record)
-    for option in ({"keyed": True}, {"diagnostics": True}):
+    options: list[dict[str, Any]] = [{"keyed": True}, {"diagnostics": True}]
+    for option in options:
         own = clipped_sum(loss, 1.0)
         with pytest.raises(InvalidArgument, match=next(iter(option))):
             train(small_plan, tmp_path / "own", None, PARAMS, data(), optax.sgd(0.1), clipped=own, **option)

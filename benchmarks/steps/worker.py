@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import resource
@@ -165,12 +166,13 @@ def opake(model: str, batch: int, turns: Turns) -> None:
     """Its clipped gradients, independent noise, and SGD by hand, as in its example."""
     if sys.version_info < (3, 13):  # it asks for an option of dataclasses that earlier Pythons refuse
         plain: Any = dataclasses.dataclass
-        dataclasses.dataclass = lambda cls=None, /, weakref_slot=False, **options: plain(cls, **options)  # type: ignore
+        dataclasses.dataclass = lambda cls=None, /, weakref_slot=False, **options: plain(cls, **options)
     import torch
-    from opake.dpsgd.clipping import clipped_grad
-    from opake.dpsgd.noise import gaussian_noise
-    from opake.random import key
     from torch.func import functional_call
+
+    clipped_grad = importlib.import_module("opake.dpsgd.clipping").clipped_grad
+    gaussian_noise = importlib.import_module("opake.dpsgd.noise").gaussian_noise
+    key = importlib.import_module("opake.random").key
 
     from benchmarks.steps import torch_models
 

@@ -26,7 +26,7 @@ def main() -> None:
     number, processes, port = (int(part) for part in sys.argv[1:4])
     plan, folder, output = load_plan(sys.argv[4]), Path(sys.argv[5]), Path(sys.argv[6])
     model_over_processes, kill_at = sys.argv[7] == "model", int(sys.argv[8]) if len(sys.argv) > 8 else None
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
     jax.distributed.initialize(f"localhost:{port}", processes, number, heartbeat_timeout_seconds=20)
     devices = np.asarray(jax.devices()).reshape(processes, -1)
     mesh = Mesh(devices.T if model_over_processes else devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -79,7 +79,7 @@ def sums(plan: Any) -> dict[str, Any]:
         moves.append(float(jnp.sqrt(sum(((whole[name] - less[name]) ** 2).sum() for name in whole))))
     shares = [int(np.asarray(shard.data).sum()) for shard in mask.addressable_shards]
     return {
-        "collectives": re.findall(rf"= \S+ ({COLLECTIVE})", compiled.as_text()),
+        "collectives": re.findall(rf"= \S+ ({COLLECTIVE})", compiled.as_text() or ""),
         "difference": max(float(jnp.abs(whole[name] - alone[name]).max()) for name in whole),
         "examples": len(batch.examples),
         "moves": moves,

@@ -124,15 +124,17 @@ def cut_batch(batch: Batch, rows_of: Callable[[Batch], Tree], sharding: NamedSha
         present = np.concatenate((mask, np.zeros(missing, bool)))
         return [*jax.tree.leaves(rows_of(Batch(batch.round, padded, present, 0))), present]
 
-    own = next(iter(sharding.addressable_devices_indices_map((parts * length,)).values())) or (slice(0),)
-    first = part((own[0].start or 0) // length)
+    own = [index for index in sharding.addressable_devices_indices_map((parts * length,)).values() if index]
+    first = part((own[0][0].start or 0) // length)
     structure = jax.tree.structure(rows_of(Batch(batch.round, batch.indices[:0], batch.mask[:0], 0)))
 
     def whole(number: int) -> jax.Array:
         shape = (parts * length, *first[number].shape[1:])
-        return jax.make_array_from_callback(
-            shape, sharding, lambda index: part((index[0].start or 0) // length)[number]
-        )
+
+        def own_part(index: Any) -> NDArray[Any]:
+            return part((index[0].start or 0) // length)[number]
+
+        return jax.make_array_from_callback(shape, sharding, own_part)
 
     *rows, mask = [whole(number) for number in range(len(first))]
     return jax.tree.unflatten(structure, rows), mask
