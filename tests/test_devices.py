@@ -59,13 +59,19 @@ def test_noise_is_the_same_on_any_number_of_devices_and_made_without_communicati
             assert seen["noise follows parameters"]
             share = (84 + 140 + 60) // number + 9 + 6 + 1  # arrays that are cut, and those that all devices have
             assert [shape[-1] for shape in seen["shards"]] == [share] * number
+        if number > 1:  # 2^30 parameters: 16 GiB of buffers, 4 GiB of noise
+            large, share = report["large"], 2**30 // number
+            assert large["start"] == 16 * share
+            assert large["arguments"] < 16 * share + 2**20
+            assert large["outputs"] < 20 * share + 2**20
+            assert large["temporary"] <= 24 * share
         assert report["hash"] == alone["hash"]
         assert report["words"] == alone["words"]
 
 
 @SLOW
 def test_training_on_several_devices_is_that_on_one(small_plan: Plan, tmp_path: Path) -> None:
-    """Data cut four ways, or two ways with the model cut in two; dropout; killed on the way."""
+    """Data and model cut two ways each, or both four ways along one axis; dropout; killed on the way."""
     save_plan(small_plan, tmp_path / "plan")
     on_devices(4, "training", tmp_path / "plan", tmp_path / "runs", tmp_path / "training.json")
     report = json.loads((tmp_path / "training.json").read_text())
@@ -76,12 +82,16 @@ def test_training_on_several_devices_is_that_on_one(small_plan: Plan, tmp_path: 
     assert len(sums["moves"]) == sums["examples"] > 2
     assert max(sums["shares"]) - min(sums["shares"]) <= 1
     assert report["cut"]["both"] == {"first": [5, 4], "bias": [4], "second": [4, 3]}
-    for name in ("alone", "both"):
+    assert report["cut"]["fsdp"] == {"first": [5, 2], "bias": [2], "second": [2, 3]}
+    assert report["moments"]["both"] == [[4], [5, 4], [4, 3]] * 2
+    assert report["moments"]["fsdp"] == [[2], [5, 2], [2, 3]] * 2
+    for name in ("alone", "both", "fsdp"):
         assert models[f"{name} whole"] == models[f"{name} killed"]
         assert report["records"][f"{name} killed"]["rounds_replayed"] == 3
         assert report["records"][f"{name} killed"]["rounds_skipped"] == []
     for name, part in models["alone whole"].items():
-        np.testing.assert_allclose(models["both whole"][name], part, atol=1e-5)  # sums are added up in another order
+        for way in ("both", "fsdp"):  # sums are added up in another order
+            np.testing.assert_allclose(models[f"{way} whole"][name], part, atol=1e-5)
 
 
 def in_processes(number: int, *arguments: Any) -> list[int]:

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from galton.noise import CorrelatedNoise, key_from_seed, load_state, save_state
+from galton.noise import CorrelatedNoise, NoiseState, key_from_seed, load_state, save_state
 from galton.noise.hashing import content_hash, device_words
-from galton.noise.layout import cut_along
+from galton.noise.layout import cut_along, layout_of
 from galton.noise.sealed import sealed_noise
 from galton.strategies import BandedInverse, Blt, Strategy, Tree, identity, square_root
 
@@ -81,6 +81,28 @@ def noise_of(kind: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def large() -> dict[str, Any]:
+    """Bytes of a device for a BLT with four buffers and 2^30 parameters, which are compiled for and never made."""
+    mesh = jax.make_mesh((jax.device_count(),), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    cut = NamedSharding(mesh, cut_along("model"))
+    params = [jax.ShapeDtypeStruct((2**15, 2**14), jnp.float32, sharding=cut)] * 2  # type: ignore[no-untyped-call]
+    noise, layout = CorrelatedNoise(KINDS["blt"][0], 1.0), layout_of(params)
+    start = layout.zeros_program(noise.memory).lower().compile()
+    rows = [
+        jax.ShapeDtypeStruct(row.shape, row.dtype, sharding=where)  # type: ignore[no-untyped-call]
+        for row, where in zip(start.out_info, start.output_shardings, strict=True)
+    ]
+    small = noise.init({"w": jnp.zeros(1)}, key_from_seed(1))
+    state = NoiseState(small.keys, small.since, small.round, rows, layout)
+    step = jax.jit(noise.next).lower(state).compile().memory_analysis()
+    return {
+        "start": start.memory_analysis().output_size_in_bytes,
+        "arguments": step.argument_size_in_bytes,
+        "outputs": step.output_size_in_bytes,
+        "temporary": step.temp_size_in_bytes,
+    }
+
+
 def main() -> None:
     """Writes noise and hashes for this number of devices."""
     output = Path(sys.argv[1])
@@ -89,6 +111,7 @@ def main() -> None:
     report = {
         "devices": jax.device_count(),
         "kinds": {kind: noise_of(kind, output.parent) for kind in sys.argv[2:]},
+        "large": large() if jax.device_count() > 1 else None,
         "hash": content_hash(params, key).hex(),
         "words": [np.asarray(device_words(part, key, 1)).tolist() for part in params.values()],
     }

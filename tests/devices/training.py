@@ -56,9 +56,9 @@ def examples(size: int = 64) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
     return x, (x[:, 0] > 0).astype(np.int32) + (x[:, 1] > 0)
 
 
-def cut_network(mesh: Any) -> dict[str, jax.Array]:
-    """The network with its hidden units cut along the axis `model`."""
-    specs = {"first": cut_along(None, "model"), "bias": cut_along("model"), "second": cut_along("model", None)}
+def cut_network(mesh: Any, axis: str = "model") -> dict[str, jax.Array]:
+    """The network with its hidden units cut along an axis."""
+    specs = {"first": cut_along(None, axis), "bias": cut_along(axis), "second": cut_along(axis, None)}
     return {name: jax.device_put(part, NamedSharding(mesh, specs[name])) for name, part in network().items()}
 
 
@@ -102,11 +102,13 @@ def main() -> None:
     """Sums with the data cut; trains on one device, and on all with data and model cut, each killed on the way too."""
     plan, folder, output = load_plan(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
     two = jax.make_mesh((jax.device_count() // 2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    line = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
     settings: dict[str, dict[str, Any]] = {
         "alone": {"params": network()},
         "both": {"params": cut_network(two), "sharding": NamedSharding(two, cut_along("data"))},
+        "fsdp": {"params": cut_network(line, "data"), "sharding": NamedSharding(line, cut_along("data"))},
     }
-    report: dict[str, Any] = {"sums": sums(plan), "models": {}, "records": {}, "cut": {}}
+    report: dict[str, Any] = {"sums": sums(plan), "models": {}, "records": {}, "cut": {}, "moments": {}}
     for name, setting in settings.items():
         whole = run(plan, folder / name, **setting)
         with suppress(Killed):
@@ -116,6 +118,8 @@ def main() -> None:
             report["models"][f"{name} {kind}"] = {k: np.asarray(v).tolist() for k, v in trained.params.items()}
             report["records"][f"{name} {kind}"] = trained.record
         report["cut"][name] = {k: list(v.sharding.shard_shape(v.shape)) for k, v in whole.params.items()}
+        moments = [leaf for leaf in jax.tree.leaves(whole.optimizer_state) if leaf.ndim]
+        report["moments"][name] = [list(leaf.sharding.shard_shape(leaf.shape)) for leaf in moments]
     output.write_text(json.dumps(report))
 
 

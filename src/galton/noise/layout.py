@@ -91,12 +91,16 @@ class Layout:
 
     def zeros(self, memory: int) -> list[jax.Array]:
         """Returns rows of zeros for every group, made where they belong: no device ever has them all."""
+        return list(self.zeros_program(memory)())
+
+    def zeros_program(self, memory: int) -> Any:
+        """Returns the function that makes them, for several devices compiled by `jit`."""
         if self.mesh is None:
-            return [jnp.zeros((memory, size), dtype) for size, dtype in self.groups]
+            return lambda: [jnp.zeros((memory, size), dtype) for size, dtype in self.groups]
         shapes = [(memory, self.mesh.size, size) for size in self._local_sizes]
-        dtypes, sharding = [dtype for _, dtype in self.groups], NamedSharding(self.mesh, self._rows)
-        zeros = jax.jit(lambda: list(map(jnp.zeros, shapes, dtypes)), out_shardings=sharding)
-        return list(zeros())
+        dtypes = [dtype for _, dtype in self.groups]
+        rows = NamedSharding(self.mesh, self._rows)
+        return jax.jit(lambda: list(map(jnp.zeros, shapes, dtypes)), out_shardings=rows)
 
     @property
     def _rows(self) -> PartitionSpec:

@@ -212,10 +212,13 @@ def train(
     params = params if sharding is None else on_mesh(params, sharding)
     state: tuple[Tree, Tree] = (params, optimizer.init(params))
     state = state if sharding is None else on_mesh(state, sharding)
-    total_of = jax.jit(
-        _sum_of(plan, loss, clipped, source, micro_batch_size, constant_time, bool(diagnostics), sharding)
-    )
-    step = _step_of(optimizer, plan.expected_batch_size)
+    measured = bool(diagnostics)
+    summed = _sum_of(plan, loss, clipped, source, micro_batch_size, constant_time, measured, sharding)
+    placed = (
+        None if sharding is None else jax.tree.map(lambda leaf: leaf.sharding, state)
+    )  # and stays
+    total_of = jax.jit(summed, out_shardings=_where_sums_go(placed, measured))
+    step = jax.jit(_step_of(optimizer, plan.expected_batch_size), out_shardings=placed)
     report = partial(_report, folder=Path(folder), receive=diagnostics)
     with open_run(
         plan,
@@ -241,7 +244,7 @@ def train(
             while run.round < last and not ended:
                 turn, batch = run.round, run.batch
                 total = total_of(state[0], *source.of(batch, run, sharding))
-                if diagnostics:
+                if measured:
                     total, measures = total
                     report(turn, measures)
                 try:
@@ -285,10 +288,16 @@ def _sum_of(
     return clipped_sum(each, plan.clip_norm, at_once, constant_time, measured=measured, sharding=sharding)
 
 
-def _step_of(optimizer: optax.GradientTransformation, expected_batch_size: float) -> Any:
-    """The step of the optimiser: compiled, with the model's memory used again."""
+def _where_sums_go(placed: Any, measured: bool) -> Any:
+    """Sums lie as the parameters do; figures about a round are on all devices."""
+    if placed is None:
+        return None
+    return (placed[0], None) if measured else placed[0]
 
-    @jax.jit
+
+def _step_of(optimizer: optax.GradientTransformation, expected_batch_size: float) -> Any:
+    """A step of the optimiser, by the sum and the noise of a round."""
+
     def step(state: tuple[Tree, Tree], total: Tree, noise: Tree) -> tuple[Tree, Tree]:
         params, inner = state
         updates, inner = optimizer.update(_private_mean(total, noise, expected_batch_size), inner, params)
