@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from galton.noise import CorrelatedNoise, NoiseState, key_from_seed, load_state, save_state
 from galton.noise.hashing import content_hash, device_words
@@ -40,9 +40,9 @@ KINDS: dict[str, tuple[Strategy, str]] = {
 }
 
 
-def sharded_params() -> dict[str, jax.Array]:
+def sharded_params(axis_type: AxisType = AxisType.Auto) -> dict[str, jax.Array]:
     """A model on all devices that there are; on a single one without any sharding."""
-    mesh = jax.make_mesh((jax.device_count(),), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((jax.device_count(),), ("model",), axis_types=(axis_type,))
     return {name: jax.device_put(jnp.zeros(shape), NamedSharding(mesh, spec)) for name, (shape, spec) in SHAPES.items()}
 
 
@@ -54,7 +54,8 @@ def collectives(compiled: Any) -> list[str]:
 def noise_of(kind: str, folder: Path) -> dict[str, Any]:
     """Five rounds, with a checkpoint after the second, by the state in the open and by the sealed one."""
     strategy, form = KINDS[kind]
-    noise, params = CorrelatedNoise(strategy, 1.7, form), sharded_params()
+    explicit = AxisType.Explicit if kind in ("blt", "tree") else AxisType.Auto
+    noise, params = CorrelatedNoise(strategy, 1.7, form), sharded_params(explicit)
     state = noise.init(params, key_from_seed(4))
     compiled = jax.jit(noise.next).lower(state).compile()
     drawn = []
@@ -83,7 +84,7 @@ def noise_of(kind: str, folder: Path) -> dict[str, Any]:
 
 def large() -> dict[str, Any]:
     """Bytes of a device for a BLT with four buffers and 2^30 parameters, which are compiled for and never made."""
-    mesh = jax.make_mesh((jax.device_count(),), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((jax.device_count(),), ("model",), axis_types=(AxisType.Auto,))
     cut = NamedSharding(mesh, cut_along("model"))
     params = [jax.ShapeDtypeStruct((2**15, 2**14), jnp.float32, sharding=cut)] * 2  # type: ignore[no-untyped-call]
     noise, layout = CorrelatedNoise(KINDS["blt"][0], 1.0), layout_of(params)

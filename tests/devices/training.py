@@ -102,7 +102,7 @@ def main() -> None:
     """Sums with the data cut; trains on one device, and on all with data and model cut, each killed on the way too."""
     plan, folder, output = load_plan(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
     two = jax.make_mesh((jax.device_count() // 2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    line = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+    line = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Explicit,))
     settings: dict[str, dict[str, Any]] = {
         "alone": {"params": network()},
         "both": {"params": cut_network(two), "sharding": NamedSharding(two, cut_along("data"))},

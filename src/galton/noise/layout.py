@@ -127,29 +127,28 @@ class Layout:
             done = [function(shared, *given) for given in zip(range(len(rows)), places, rows, strict=True)]
             return self._unflatten([x for x, _ in done]), [after for _, after in done]
 
-        def local(shared: Any, begins: list[jax.Array], rows: list[jax.Array]) -> Any:
-            done = [function(shared, group, self._places(group, begins), part[:, 0]) for group, part in enumerate(rows)]
+        def local(shared: Any, rows: list[jax.Array]) -> Any:
+            device = jax.lax.axis_index(self.mesh.axis_names)
+            done = [function(shared, group, self._places(group, device), part[:, 0]) for group, part in enumerate(rows)]
             return self._unflatten([x for x, _ in done]), [after[:, None] for _, after in done]
 
-        axes = cut_along(self.mesh.axis_names)
-        noise = jax.tree.unflatten(self.structure, self.specs)
         return jax.shard_map(
             local,
             mesh=self.mesh,
-            in_specs=(cut_along(), axes, self._rows),
-            out_specs=(noise, self._rows),
+            in_specs=(cut_along(), self._rows),
+            out_specs=(jax.tree.unflatten(self.structure, self.specs), self._rows),
             check_vma=False,  # arrays that all devices have are the same on all: they are functions of places
-        )(shared, [jnp.asarray(begins) for _, begins in self._pieces], rows)
+        )(shared, rows)
 
-    def _places(self, group: int, begins: list[jax.Array]) -> jax.Array:
-        """Places of the elements that this device has of a group."""
-        first, last = self.starts[group : group + 2]
-        return jax.lax.optimization_barrier(  # type: ignore[no-untyped-call]  # made once, not in every loop that draws
-            jnp.concatenate([self._places_of(index, begins[index][0]).reshape(-1) for index in range(first, last)])
-        )
+    def _places(self, group: int, device: jax.Array) -> jax.Array:
+        """Places of the elements that a device has of a group."""
+        pieces = [self._places_of(index, device).reshape(-1) for index in range(*self.starts[group : group + 2])]
+        # Made once, not in every loop that draws.
+        return jax.lax.optimization_barrier(jnp.concatenate(pieces))  # type: ignore[no-untyped-call]
 
-    def _places_of(self, index: int, begin: jax.Array) -> jax.Array:
-        shape, local = self.shapes[index], self._pieces[index][0]
+    def _places_of(self, index: int, device: jax.Array) -> jax.Array:
+        shape, (local, begins) = self.shapes[index], self._pieces[index]
+        begin = jnp.asarray(begins)[device]
         place = jnp.full(local, self._offset(index), jnp.uint32)
         for axis in range(len(shape)):
             coordinate = jax.lax.broadcasted_iota(jnp.uint32, local, axis) + begin[axis]

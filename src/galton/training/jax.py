@@ -34,7 +34,7 @@ from galton.plan import Plan, establish_trust, load_plan
 from galton.training.diagnostics import Diagnostics, Receiver, keep_diagnostics
 from galton.training.hooks import OnRound, round_bar
 from galton.training.jax_clipping import ClippedSum, Loss, clipped_sum, in_micro_batches, user_loss, with_key
-from galton.training.jax_devices import number_of_parts, on_mesh, over_devices
+from galton.training.jax_devices import automatic, number_of_parts, on_mesh, over_devices
 from galton.training.jax_processes import agreed, at_hand, open_run
 from galton.training.jax_rows import MappedFiles, Rows
 from galton.training.jax_trees import load_tree, save_model, save_tree
@@ -209,14 +209,13 @@ def train(
     for name, given in (("keyed", keyed), ("diagnostics", bool(diagnostics))):
         if clipped is not None and given:
             raise InvalidArgument(name, True, "needs a loss; with clipped=, do it there")
+    sharding = None if sharding is None else automatic(sharding)
     params = params if sharding is None else on_mesh(params, sharding)
     state: tuple[Tree, Tree] = (params, optimizer.init(params))
     state = state if sharding is None else on_mesh(state, sharding)
     measured = bool(diagnostics)
     summed = _sum_of(plan, loss, clipped, source, micro_batch_size, constant_time, measured, sharding)
-    placed = (
-        None if sharding is None else jax.tree.map(lambda leaf: leaf.sharding, state)
-    )  # and stays
+    placed = None if sharding is None else jax.tree.map(lambda leaf: leaf.sharding, state)  # and stays
     total_of = jax.jit(summed, out_shardings=_where_sums_go(placed, measured))
     step = jax.jit(_step_of(optimizer, plan.expected_batch_size), out_shardings=placed)
     report = partial(_report, folder=Path(folder), receive=diagnostics)

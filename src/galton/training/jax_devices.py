@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from numpy.typing import NDArray
 
 from galton.batching import Batch
 from galton.errors import InvalidArgument
-from galton.noise.layout import Tree, cut_along
+from galton.noise.layout import Tree, cut_along, sharding_of
 
 Sum = Callable[[Tree, Tree, Any], Tree]
 """total(params, batch, mask), a sum over the rows of the batch."""
@@ -140,8 +140,23 @@ def cut_batch(batch: Batch, rows_of: Callable[[Batch], Tree], sharding: NamedSha
     return jax.tree.unflatten(structure, rows), mask
 
 
+def automatic(sharding: NamedSharding) -> NamedSharding:
+    """Returns the same sharding on a mesh whose axes are left to the compiler, which models need not be written for.
+
+    Args:
+      sharding: on any mesh.
+
+    Returns:
+      The sharding, on the same devices.
+    """
+    mesh = Mesh(
+        sharding.mesh.devices, sharding.mesh.axis_names, axis_types=(AxisType.Auto,) * sharding.mesh.devices.ndim
+    )
+    return NamedSharding(mesh, sharding.spec)
+
+
 def on_mesh(tree: Tree, sharding: NamedSharding) -> Tree:
-    """Copies to all devices of a mesh what is not there yet; what lies on several devices stays as it is.
+    """Copies to all devices of a mesh what is not there yet; what lies on several devices stays where it is.
 
     Args:
       tree: of arrays.
@@ -153,9 +168,11 @@ def on_mesh(tree: Tree, sharding: NamedSharding) -> Tree:
     everywhere = NamedSharding(sharding.mesh, cut_along())
 
     def put(leaf: Any) -> jax.Array:
-        spread = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
-        if spread and leaf.sharding.device_set != everywhere.device_set:
+        own = sharding_of(leaf)
+        if own is None:
+            return jax.device_put(leaf, everywhere)
+        if own.device_set != everywhere.device_set:
             raise InvalidArgument("sharding", sharding.mesh, "must have the devices that the parameters are on")
-        return leaf if spread else jax.device_put(leaf, everywhere)
+        return jax.device_put(leaf, automatic(own))
 
     return jax.tree.map(put, tree)
