@@ -3,12 +3,13 @@
     python benchmarks/kills.py --kills 34                        # of every call
     python benchmarks/kills.py --kills 40 --jobs certify         # others keep the results that they have
 
-Commands (plan, optimize, certify, compare) and training runs (JAX, torch) are each started in a child and killed:
-half of the time at a moment drawn uniformly from how long an uninterrupted run takes, half of the time right before a
-random one of its operations on files. After up to six kills in a row the same call runs to its end. After every kill
-all files are read: each is absent, as it was, or new and whole. What the child had acknowledged (an attempt in the
-ledger, a round that had its noise, a saved round) must be on disk. After the run to the end the folder has the files of
-an uninterrupted run and no others, and training ends in the same model, bit by bit.
+Commands (plan, optimize, certify, compare) and training runs (JAX on one device and on four, torch) are each started
+in a child and killed: half of the time at a moment drawn uniformly from how long an uninterrupted run takes, half of
+the time right before a random one of its operations on files. After up to six kills in a row the same call runs to
+its end. After every kill all files are read: each is absent, as it was, or new and whole. What the child had
+acknowledged (an attempt in the ledger, a round that had its noise, a saved round) must be on disk. After the run to
+the end the folder has the files of an uninterrupted run and no others, and training ends in the same model, bit by
+bit.
 
 Children are forked from a process that has imported everything and computed nothing, so that moments fall on the work
 and not on imports. Moments depend on the seed, but where in the work they fall depends on the machine.
@@ -36,15 +37,18 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
+from jax.sharding import AxisType, NamedSharding
 
 import galton
 from benchmarks.common import RESULTS, write
 from galton import cli, files
 from galton.accounting.ledger import Spent
+from galton.noise.layout import cut_along
 from galton.sampling import draws
 from galton.training import TrainingRun, check_record
 from galton.training import jax as jax_training
@@ -140,7 +144,7 @@ class Training(Job):
     def check(self, place: Path, promised: dict[str, Any]) -> list[str]:
         run = place / "run"
         wrong = []
-        for model in run.glob("model-*"):
+        for model in run.glob("checkpoint-*"):
             wrong += readable(self._arrays, model)
         if (run / "record.json").exists():
             wrong += readable(check_record, run)
@@ -150,13 +154,13 @@ class Training(Job):
         if saved < promised.get("saved", 0):
             wrong.append(f"journal: saved up to {saved}, {promised['saved']} was acknowledged")
         if promised.get("saved", 0) and not any(
-            int(model.name.removeprefix("model-")) >= promised["saved"] for model in run.glob("model-*")
+            int(model.name.removeprefix("checkpoint-")) >= promised["saved"] for model in run.glob("checkpoint-*")
         ):
             wrong.append(f"model: that of round {promised['saved']} is gone")
         return wrong
 
     def check_end(self, place: Path, reference: Path) -> list[str]:
-        ours, theirs = (self._arrays(folder / "run" / f"model-{ROUNDS}") for folder in (place, reference))
+        ours, theirs = (self._arrays(folder / "run" / f"checkpoint-{ROUNDS}") for folder in (place, reference))
         same = len(ours) == len(theirs) and all(
             a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True)
         )
@@ -217,8 +221,8 @@ def journal_rounds(path: Path) -> tuple[int, int]:
     return released, max((line["saved"] for line in lines if "saved" in line), default=0)
 
 
-def train_jax(place: Path) -> None:
-    """Linear regression on 64 examples."""
+def train_jax(place: Path, devices: bool = False) -> None:
+    """Linear regression on 64 examples; on several devices, with data and model cut in two."""
     random_numbers = np.random.default_rng(0)
     rows = random_numbers.normal(size=(64, 8)).astype(np.float32)
     targets = rows @ np.arange(8, dtype=np.float32)
@@ -228,8 +232,21 @@ def train_jax(place: Path) -> None:
 
     params = {"w": jnp.zeros(8), "b": jnp.zeros(())}
     optimizer = optax.sgd(0.1, momentum=0.9)
-    data = (rows, targets)
-    jax_training.train("../plan", "run", loss, params, data, optimizer, save_every=SAVE_EVERY, seed=7)
+    options: dict[str, Any] = {"save_every": SAVE_EVERY, "seed": 7}
+    if devices:
+        mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+        params = {
+            "w": jax.device_put(params["w"], NamedSharding(mesh, cut_along("model"))),
+            "b": jax.device_put(params["b"], NamedSharding(mesh, cut_along())),
+        }
+        options["sharding"] = NamedSharding(mesh, cut_along("data"))
+    jax_training.train("../plan", "run", loss, params, (rows, targets), optimizer, **options)
+
+
+def train_jax_on_devices(place: Path) -> None:
+    """The same on four devices, which JAX makes of the processor in a process that has computed nothing yet."""
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    train_jax(place, devices=True)
 
 
 def train_torch(place: Path) -> None:
@@ -322,6 +339,7 @@ def jobs() -> dict[str, Job]:
             check_plot,
         ),
         Training("training with JAX", train_jax, jax_arrays),
+        Training("training with JAX on 4 devices", train_jax_on_devices, jax_arrays),
         Training("training with torch", train_torch, torch_arrays),
     ]
     return {job.name: job for job in listed}

@@ -7,6 +7,8 @@ import json
 import math
 import os
 import stat
+import unittest.mock
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,9 +33,10 @@ from galton.noise import (
     save_state,
 )
 from galton.noise import layout as layout_module
+from galton.noise.hashing import content_hash, device_words
+from galton.noise.keys import apart
 from galton.noise.layout import layout_of
 from galton.noise.normals import ERROR, from_words, standard_normals
-from galton.noise.run import content_hash
 from galton.noise.stream import MARGIN
 from galton.noise.threefry import block
 from galton.strategies import (
@@ -70,6 +73,11 @@ STDDEV = 1.7
 
 
 @lru_cache
+def places(*shape: int) -> jax.Array:
+    """Row-major numbers of the elements of an array."""
+    return jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
+
+
 def noise_of(kind: str, form: str = "buffers") -> CorrelatedNoise:
     """Compiled once for all tests, which share the parameters above."""
     return CorrelatedNoise(KINDS[kind], STDDEV, form)
@@ -160,7 +168,7 @@ def test_margin_outweighs_the_error_of_the_normals() -> None:
 
 
 def test_normals_are_normal() -> None:
-    drawn = np.asarray(standard_normals(key_from_seed(1), jnp.int32(0), 0, 0, (2000, 1000)), np.float64).ravel()
+    drawn = np.asarray(standard_normals(key_from_seed(1), jnp.int32(0), 0, 0, places(2000, 1000)), np.float64).ravel()
     size = drawn.size
     assert abs(drawn.mean()) < 5 / math.sqrt(size)
     assert abs(drawn.var() - 1) < 5 * math.sqrt(2 / size)
@@ -191,7 +199,7 @@ def test_tails_go_beyond_where_single_precision_uniforms_end() -> None:
 def test_tails_of_a_long_run_reach_beyond_5_42() -> None:
     """2^29 normals: 32.0 beyond 5.42 in absolute value are expected, and Poisson."""
     key, over = key_from_seed(3), 0
-    count = jax.jit(lambda turn: (jnp.abs(standard_normals(key, turn, 0, 0, (1 << 24,))) > 5.42).sum())
+    count = jax.jit(lambda turn: (jnp.abs(standard_normals(key, turn, 0, 0, places(1 << 24))) > 5.42).sum())
     for turn in range(32):
         over += int(count(jnp.int32(turn)))
     expected = 2**29 * 2 * stats.norm.sf(5.42)
@@ -200,7 +208,7 @@ def test_tails_of_a_long_run_reach_beyond_5_42() -> None:
 
 def test_numpy_has_the_same_words_and_nearly_the_same_normals() -> None:
     key = key_from_seed(4)
-    ours = np.asarray(standard_normals(key, jnp.int32(7), 2, 1, (30, 40))).ravel()
+    ours = np.asarray(standard_normals(key, jnp.int32(7), 2, 1, places(30, 40))).ravel()
     theirs = numpy_normals(np.asarray(key), 7, 2, 1, 1200)
     assert theirs.dtype == np.float32
     np.testing.assert_allclose(ours, theirs, rtol=5e-7)
@@ -208,12 +216,12 @@ def test_numpy_has_the_same_words_and_nearly_the_same_normals() -> None:
 
 def test_normals_depend_on_all_they_are_numbered_by() -> None:
     base = {"key": key_from_seed(5), "turn": jnp.int32(3), "group": 1, "draw": 0}
-    first = np.asarray(standard_normals(**base, shape=(100,)))
+    first = np.asarray(standard_normals(**base, places=places(100)))
     for name, value in (("key", key_from_seed(6)), ("turn", jnp.int32(4)), ("group", 2), ("draw", 1)):
-        other = np.asarray(standard_normals(**{**base, name: value}, shape=(100,)))
+        other = np.asarray(standard_normals(**{**base, name: value}, places=places(100)))
         assert (first != other).all()
-    assert (np.asarray(standard_normals(**base, shape=(10, 10))).ravel() == first).all()
-    assert np.asarray(standard_normals(**base, shape=())) == first[0]
+    assert (np.asarray(standard_normals(**base, places=places(10, 10))).ravel() == first).all()
+    assert np.asarray(standard_normals(**base, places=places())) == first[0]
 
 
 def test_keys() -> None:
@@ -529,17 +537,44 @@ def test_a_run_keeps_its_key_and_its_folder(tmp_path: Path) -> None:
     assert json.loads(lines[0])["format"] == "galton-noise-journal"
 
 
-def test_a_hash_is_of_values_and_shapes_not_of_where_they_are() -> None:
+def hashed(tree: Any) -> bytes:
+    return content_hash(tree, key_from_seed(3))
+
+
+def hashed_by_devices(tree: Any) -> bytes:
+    """As arrays on accelerators are, which this machine has none of."""
+    with unittest.mock.patch("galton.noise.hashing.in_memory", lambda array: not isinstance(array, jax.Array)):
+        return hashed(jax.tree.map(jnp.asarray, tree))
+
+
+@pytest.mark.parametrize("by", [hashed, hashed_by_devices])
+def test_a_hash_is_of_values_and_shapes_not_of_where_they_are(by: Callable[[Any], bytes]) -> None:
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    expected = content_hash({"a": values})
+    expected = by({"a": values})
     for same in (jnp.asarray(values), np.asfortranarray(values), np.stack([values, values])[1], values[::-1][::-1]):
-        assert content_hash({"a": same}) == expected
+        assert by({"a": same}) == expected
     off = values.copy()
     off[2, 3] = np.nextafter(off[2, 3], np.float32(99))
-    for other in (values.T, values.reshape(4, 3), values.astype(np.float64), off, values[:2], -values):
-        assert content_hash({"a": other}) != expected
+    for other in (values.T, values.reshape(4, 3), values.astype(np.float16), off, values[:2], -values, values[::-1]):
+        assert by({"a": other}) != expected
     for scalar in (jnp.float32(1.5), jnp.bfloat16(1.5), np.float64(1.5)):
-        assert content_hash(scalar) == content_hash(scalar) != content_hash(-scalar)
+        assert by(scalar) == by(scalar) != by(-scalar)
+    assert by([values, off]) != by([off, values])
+
+
+def test_words_of_devices_are_sums_of_threefry_blocks() -> None:
+    """By NumPy: one block for the place and the bits of every element, two for one of 64 bits."""
+    key = key_from_seed(3)
+    secret = np.asarray(apart(key, 3))
+    with jax.enable_x64(True):
+        for dtype in (np.float32, np.float64, np.float16):
+            values: NDArray[Any] = np.array([[1.5, -2.0], [0.1, 3e3]], dtype)
+            bits = values.reshape(-1).view(np.uint16 if values.itemsize == 2 else np.uint32).astype(np.uint32)
+            each, expected = max(1, values.itemsize // 4), np.zeros(4, np.uint32)
+            for number, word in enumerate(bits):
+                counter = [np.array([part], np.uint32) for part in (number // each, word, 5, number % each)]
+                expected += np.concatenate(block([word[None] for word in secret], counter))
+            np.testing.assert_array_equal(device_words(jnp.asarray(values), key, 5), expected)
 
 
 def test_a_journal_that_cannot_be_written_is_an_error_that_names_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from galton.errors import InvalidArgument, InvalidFile
 from galton.gaussian import gaussian_epsilon
 from galton.guarantee import Adjacency, Guarantee
 from galton.pair import Pair, dominating_pair
-from galton.plan import Plan, make_plan, prefix_guarantee, save_plan
+from galton.plan import Plan, load_plan, make_plan, prefix_guarantee, save_plan, verify_plan
 from galton.redrawn import redrawn_pair
 from galton.separated import separated_pair
 from galton.strategies import (
@@ -32,6 +33,7 @@ from galton.strategies import (
     square_root,
 )
 from galton.training import PlanViolated, check_record, fork_run, stop_run
+from tests.marks import SLOW
 from tests.test_cli import galton
 from tests.test_training import opened, rounds_of
 
@@ -220,3 +222,34 @@ def test_the_command_stops_a_run(fixed: Plan, small_plan: Plan, tmp_path: Path) 
     assert result.code == 0
     assert json.loads(result.out)["rounds_done"] == 8
     assert galton("stop", str(tmp_path / "none"), "--plan", str(plan), "--independent").code == 2
+
+
+PARTIAL: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 3, "rounds": 20}
+
+
+def test_a_plan_may_end_within_an_epoch(tmp_path: Path) -> None:
+    """In a fixed order the guarantee is Gaussian: its shift is the norm of the columns of a bin, added up."""
+    guarantee = Guarantee(2.0, 1e-4, Adjacency.ZERO_OUT)
+    plan = make_plan(guarantee, batching="fixed-order", strategy="sqrt:4", **PARTIAL)
+    assert (plan.rounds, plan.epochs, plan.bins, plan.alternatives) == (20, 3, 8, ())
+    columns = plan.strategy.matrix()
+    assert columns.shape == (20, 20)
+    worst = max(float(np.linalg.norm(columns[:, first::8].sum(axis=1))) for first in range(8))
+    assert plan.sensitivity == pytest.approx(worst, rel=1e-9)
+    assert gaussian_epsilon(guarantee.delta, worst / plan.stddev) == pytest.approx(2.0, rel=1e-4)
+    assert load_plan(save_plan(plan, tmp_path / "plan")).digest == plan.digest
+    assert verify_plan(plan).accepted
+    for wrong in (16, 25, 0):
+        with pytest.raises(InvalidArgument, match=r"^rounds"):
+            make_plan(guarantee, batching="fixed-order", strategy="sqrt:4", **PARTIAL | {"rounds": wrong})
+
+
+@SLOW
+@pytest.mark.parametrize("batching", ["balls-in-bins", "balls-in-bins-redrawn"])
+def test_a_plan_that_ends_within_an_epoch_has_the_noise_of_a_prefix(batching: str) -> None:
+    whole = make_plan(4.0, 1e-3, batching=batching, strategy="sqrt:4", **PARTIAL | {"rounds": 24})
+    first = prefix_guarantee(whole, 20).guarantee
+    plan = make_plan(first, batching=batching, strategy="sqrt:4", **PARTIAL)
+    assert first.epsilon < 4.0
+    assert plan.stddev == pytest.approx(whole.stddev, rel=0.02)  # both are calibrated with samples
+    assert verify_plan(plan).accepted

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import zipfile
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,10 @@ from galton.noise.stream import MARGIN
 from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.strategies import Blt, Tree
 from galton.training import LostRounds, PlanViolated, check_record, release_run
-from galton.training.jax import clipped_sum, load_tree, private_updates, save_tree, train
+from galton.training.diagnostics import Diagnostics
+from galton.training.jax import MappedFiles, clipped_sum, load_tree, private_updates, save_tree, train, user_loss
+from galton.training.jax_clipping import example_keys, with_key
+from galton.training.jax_rows import Rows
 from galton.training.run import ROUNDING
 from tests.forging import with_noise
 from tests.marks import SLOW, slow_after
@@ -423,3 +428,159 @@ def test_clipping_of_jax_privacy_fits(small_plan: Plan) -> None:
     transform = private_updates(small_plan, key_from_seed(1))
     updates, _ = transform.update(total, transform.init(PARAMS))
     assert all(jnp.isfinite(updates[name]).all() for name in PARAMS)
+
+
+def dropout_loss(params: Any, example: Any, key: jax.Array) -> jax.Array:
+    x, y = example
+    return loss(params, (jnp.where(jax.random.bernoulli(key, 0.5, x.shape), 2 * x, 0.0), y))
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_at(last: int) -> Any:
+    def die(turn: int, params: Any) -> None:
+        if turn == last:
+            raise Killed
+
+    return die
+
+
+def test_each_example_of_a_user_has_a_key_of_its_own() -> None:
+    x, y = data(2)
+    keys = example_keys(7, np.arange(2))
+    value, _ = user_loss(with_key(dropout_loss))(PARAMS, (((x, y), keys), np.array([True, True])))
+    alone = [
+        dropout_loss(PARAMS, (x[row], y[row]), jax.random.wrap_key_data(keys[row], impl="threefry2x32"))
+        for row in range(2)
+    ]
+    np.testing.assert_allclose(value, alone[0] + alone[1], rtol=1e-6)
+    assert not np.array_equal(keys[0], keys[1])
+    assert not np.array_equal(keys, example_keys(8, np.arange(2)))
+
+
+def test_dropout_is_the_same_when_a_round_is_computed_again(tmp_path: Path, small_plan: Plan) -> None:
+    """Its keys come from the run: nothing is skipped, and another round, run or example has other ones."""
+    seen: list[np.ndarray] = []
+
+    def watched(params: Any, example: Any, key: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda words: seen.append(np.asarray(words)), jax.random.key_data(key))
+        return dropout_loss(params, example, key)
+
+    words: dict[str, Any] = {"keyed": True, "rounds": 4, "save_every": 3, "seed": 5, "constant_time": True}
+    with pytest.raises(Killed):
+        train(small_plan, tmp_path / "run", watched, PARAMS, data(), optax.sgd(0.1), watch=killed_at(2), **words)
+    jax.effects_barrier()  # type: ignore[no-untyped-call]
+    rounds = np.asarray(seen).reshape(-1, 2)
+    first = {tuple(key) for key in rounds}
+    seen.clear()
+    trained = train(small_plan, tmp_path / "run", watched, PARAMS, data(), optax.sgd(0.1), **words)
+    jax.effects_barrier()  # type: ignore[no-untyped-call]
+    again = {tuple(key) for key in np.asarray(seen).reshape(-1, 2)}
+    assert (trained.record["rounds_replayed"], trained.record["rounds_skipped"]) == (2, [])
+    assert first < again  # two rounds again, and two more
+    examples = sum(len(np.unique(part.indices)) for part in islice(small_plan.batches(seed=5), 4))
+    assert len(again) == examples  # none in two rounds, none for two examples; padding shares one
+
+
+def test_diagnostics_are_what_a_plain_loop_finds_and_are_never_released(small_plan: Plan, tmp_path: Path) -> None:
+    def with_accuracy(params: Any, example: Any) -> Any:
+        x, y = example
+        return loss(params, example), {"right": (x @ params["w"] + params["b"]).argmax() == y}
+
+    folder = tmp_path / "run"
+    words: dict[str, Any] = {"rounds": 3, "seed": 5}
+    plain = train(small_plan, tmp_path / "plain", loss, PARAMS, data(), optax.sgd(0.0), **words)
+    trained = train(small_plan, folder, with_accuracy, PARAMS, data(), optax.sgd(0.0), diagnostics=True, **words)
+    for name in PARAMS:
+        np.testing.assert_array_equal(plain.params[name], trained.params[name])
+    path = folder / "NOT-PRIVATE-diagnostics.jsonl"
+    assert path.stat().st_mode & 0o777 == 0o600
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    x, y = data()
+    w, b = np.asarray(PARAMS["w"], np.float64), np.asarray(PARAMS["b"], np.float64)
+    for line, batch in zip(lines, small_plan.batches(seed=5), strict=False):
+        logits = x[batch.examples] @ w + b
+        labels = y[batch.examples]
+        chance = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        chosen = chance[np.arange(len(labels)), labels]
+        gap = chance - np.eye(3)[labels]
+        norms = np.sqrt((gap**2).sum(axis=1) * ((x[batch.examples] ** 2).sum(axis=1) + 1))
+        assert line["private"] is False
+        assert line["examples"] == len(labels)
+        assert line["mean_loss"] == pytest.approx(-np.log(chosen).mean(), rel=1e-4)
+        assert line["mean_norm"] == pytest.approx(norms.mean(), rel=1e-4)
+        assert line["clipped_fraction"] == pytest.approx((norms > 1).mean())
+        assert line["aux"]["right"] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+    release_run(folder, tmp_path / "release.zip")
+    with zipfile.ZipFile(tmp_path / "release.zip") as archive:
+        assert sorted(archive.namelist()) == ["model.npz", "record.json"]
+    received: list[Diagnostics] = []
+    train(small_plan, tmp_path / "other", loss, PARAMS, data(), optax.sgd(0.0), diagnostics=received.append, **words)
+    assert [seen.round for seen in received] == [0, 1, 2]
+    assert not (tmp_path / "other" / "NOT-PRIVATE-diagnostics.jsonl").exists()
+    assert "mean_loss" not in json.dumps(trained.record)
+    options: list[dict[str, Any]] = [{"keyed": True}, {"diagnostics": True}]
+    for option in options:
+        own = clipped_sum(loss, 1.0)
+        with pytest.raises(InvalidArgument, match=next(iter(option))):
+            train(small_plan, tmp_path / "own", None, PARAMS, data(), optax.sgd(0.1), clipped=own, **option)
+
+
+def test_a_hook_ends_a_run_after_saving(small_plan: Plan, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def enough(turn: int, params: Any) -> bool:
+        seen.append(turn)
+        return turn == 5
+
+    first = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), on_round=enough)
+    assert seen == [1, 2, 3, 4, 5]
+    assert (first.record["rounds_done"], first.record["model"]["round"], first.record["completed"]) == (5, 5, False)
+    last = train(small_plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), rounds=7)
+    assert (last.record["rounds_done"], last.record["rounds_replayed"]) == (7, 0)
+
+
+def test_data_may_be_mapped_from_files(small_plan: Plan, tmp_path: Path) -> None:
+    """And is never read as a whole: rows of a batch are taken from the file."""
+    x, y = data()
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    source = Rows((mapped, y), small_plan.bins, None, keyed=False)
+    assert isinstance(jax.tree.leaves(source._data)[0], np.memmap)
+    words: dict[str, Any] = {"rounds": 2, "seed": 5}
+    here = train(small_plan, tmp_path / "a", loss, PARAMS, (x, y), optax.sgd(0.1), **words)
+    there = train(small_plan, tmp_path / "b", loss, PARAMS, (mapped, y), optax.sgd(0.1), **words)
+    np.testing.assert_array_equal(here.params["w"], there.params["w"])
+    for name, part in (("first", x[:10]), ("second", x[10:11]), ("third", x[11:])):
+        np.save(tmp_path / f"{name}.npy", part)
+    several = MappedFiles([tmp_path / f"{name}.npy" for name in ("first", "second", "third")])
+    numbers = np.random.default_rng(0).permutation(64)
+    np.testing.assert_array_equal(several[numbers], x[numbers])
+    batch = next(small_plan.batches(seed=5))
+    rows, _ = Rows((several, y), small_plan.bins, None, keyed=False).of(batch, None, None)
+    np.testing.assert_array_equal(rows[0], batch.take(x))
+    np.save(tmp_path / "other.npy", y)
+    with pytest.raises(InvalidArgument, match="one type and shape"):
+        MappedFiles([tmp_path / "first.npy", tmp_path / "other.npy"])
+    with pytest.raises(InvalidFile, match="can be mapped"):
+        MappedFiles([tmp_path / "missing.npy"])
+
+
+@SLOW
+def test_equinox_modules_train_by_their_arrays(small_plan: Plan, tmp_path: Path) -> None:
+    """As docs/training-jax.md says: the arrays of a module are the parameters, the rest is put back in the loss."""
+    eqx = pytest.importorskip("equinox")
+    model = eqx.nn.MLP(5, 3, 8, 1, key=jax.random.key(0))
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+
+    def module_loss(params: Any, example: Any) -> jax.Array:
+        x, y = example
+        return optax.softmax_cross_entropy_with_integer_labels(eqx.combine(params, static)(x), y)
+
+    trained = train(small_plan, tmp_path / "run", module_loss, params, data(), optax.adam(0.1), rounds=3)
+    whole = eqx.combine(trained.params, static)
+    assert whole(jnp.ones(5)).shape == (3,)
+    assert not jnp.array_equal(whole.layers[0].weight, model.layers[0].weight)

@@ -41,6 +41,7 @@ def plan(
     epsilon: options.Epsilon,
     delta: options.Delta,
     output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write the plan to.")],
+    rounds: options.Rounds = None,
     strategy: Annotated[
         str,
         typer.Option(
@@ -136,6 +137,7 @@ def plan(
             "examples": examples,
             "batch_size": batch_size,
             "epochs": epochs,
+            "rounds": rounds,
             "strategy": strategy,
             "batching": batching,
             "accountant": accountant,
@@ -244,11 +246,12 @@ def _summary(plan: Plan, folder: Path) -> dict[str, object]:
 
 def _rows(plan: Plan, folder: Path, batch_size: float, notes: list[str]) -> list[tuple[str, str]]:
     epochs = "epoch" if plan.epochs == 1 else "epochs"
+    partial = "" if plan.rounds % plan.bins == 0 else f" ({plan.rounds} rounds in all: the last epoch is partial)"
     size = plan.worded(f"{plan.expected_batch_size:g} examples each, padded to {plan.padded_batch_size}")
     rows = [
         ("guarantee", plan.statement),
         ("if batches leak", plan.leak_statement),
-        ("batches", f"{plan.scheme.name}: {plan.epochs} {epochs} of {plan.bins}, {size}"),
+        ("batches", f"{plan.scheme.name}: {plan.epochs} {epochs} of {plan.bins}{partial}, {size}"),
         *(("chosen", note) for note in notes),
         *_other_batch_size(plan, batch_size),
         ("truncation", f"probability {plan.truncation.probability:.2g} in the whole run"),

@@ -1,7 +1,7 @@
 """A noise state as one file: written whole or not at all, checked by hash, readable by its owner only (it has keys).
 
 The file is a NumPy .npz. It loads only for the noise that it was saved from: the same strategy, standard deviation and
-form, and parameters of the same shapes.
+form, and parameters of the same shapes. On how many devices these are makes no difference to the file.
 """
 
 from __future__ import annotations
@@ -97,11 +97,13 @@ def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) 
         raise InvalidFile(f"{path}: was saved for a model of other shapes")
     keys, since = arrays["key"].reshape(-1, 4), arrays.get("since", np.zeros(1, np.int32))
     turn = jnp.asarray(arrays["round"])
-    return NoiseState(jnp.asarray(keys), jnp.asarray(since), turn, [jnp.array(x) for x in buffers], layout)
+    return NoiseState(jnp.asarray(keys), jnp.asarray(since), turn, layout.placed(buffers), layout)
 
 
 def _arrays_of(state: NoiseState) -> dict[str, np.ndarray[Any, Any]]:
-    named = {f"buffers_{number:06d}": np.asarray(buffer) for number, buffer in enumerate(state.buffers)}
+    begun = int(state.round) > 0  # else buffers are zero, whichever process has them
+    groups = state.layout.joined([np.asarray(x) if begun else np.zeros(x.shape, x.dtype) for x in state.buffers])
+    named = {f"buffers_{number:06d}": group for number, group in enumerate(groups)}
     own = {"key": state.keys, "since": state.since, "round": state.round}
     return {**{name: np.asarray(array) for name, array in own.items()}, **named}
 

@@ -26,21 +26,22 @@ class Draws(NamedTuple):
     keys: jax.Array
     since: jax.Array
     round: jax.Array
-    group: int
     scale: jax.Array
+    group: int
+    places: jax.Array
 
-    def normals(self, turn: Any, draw: Any, size: int) -> jax.Array:
+    def normals(self, turn: Any, draw: Any) -> jax.Array:
         """Returns the scaled normals of this or an earlier round."""
         key = self.keys[(self.since <= turn).sum() - 1]
-        return standard_normals(key, turn, self.group, draw, (size,)) * self.scale
+        return standard_normals(key, turn, self.group, draw, self.places) * self.scale
 
-    def all(self, draws: int, size: int) -> jax.Array:
+    def all(self, draws: int) -> jax.Array:
         """Returns z of this round, shape (draws, size); zero for draws that are not used (`InverseStream.draws`)."""
         if draws == 1:
-            return self.normals(self.round, 0, size)[None]
+            return self.normals(self.round, 0)[None]
         used = ((self.round + 1) % (1 << jnp.arange(draws)) == 0).sum()
-        start = jnp.zeros((draws, size), self.scale.dtype)
-        return jax.lax.fori_loop(0, used, lambda d, z: z.at[d].set(self.normals(self.round, d, size)), start)
+        start = jnp.zeros((draws, self.places.size), self.scale.dtype)
+        return jax.lax.fori_loop(0, used, lambda d, z: z.at[d].set(self.normals(self.round, d)), start)
 
 
 class Form(Protocol):
@@ -62,7 +63,7 @@ class Buffered:
         self.memory = self._stream.memory
 
     def draw(self, fresh: Draws, buffers: jax.Array) -> tuple[jax.Array, jax.Array]:
-        z = fresh.all(self._stream.draws, buffers.shape[1]).astype(buffers.dtype)
+        z = fresh.all(self._stream.draws).astype(buffers.dtype)
         x, after = self._stream.next(z, StreamState(fresh.round, buffers))
         return x, after.buffers
 
@@ -98,7 +99,7 @@ class Recomputed:
 
         def add(s: Any, total: jax.Array) -> jax.Array:
             weight = table[fresh.round - s] if toeplitz else table[fresh.round, s]
-            return total + weight * fresh.normals(s, 0, size).astype(dtype)
+            return total + weight * fresh.normals(s, 0).astype(dtype)
 
         last = jnp.minimum(fresh.round, self._strategy.rounds - 1)
         first = jnp.maximum(last + 1 - reach, 0)

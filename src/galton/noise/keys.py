@@ -10,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from galton.errors import InvalidArgument, count
+from galton.noise import threefry
 from galton.typechecking import typechecked
 
 BITS = 128
+APART = 0xFFFFFFFF
+"""In the place of the number of a draw, which normals never have."""
 
 
 @typechecked
@@ -66,3 +69,9 @@ def fingerprint(key: jax.Array) -> str:
 def key_from_bytes(raw: bytes) -> jax.Array:
     """Returns the key that 16 bytes spell."""
     return jnp.asarray(np.frombuffer(raw, "<u4").astype(np.uint32))
+
+
+def apart(key: jax.Array, purpose: int) -> jax.Array:
+    """Returns words of a key that no normals are made of, for a purpose of their own (1 to 3 are taken)."""
+    counter = (jnp.uint32(purpose), jnp.uint32(0), jnp.uint32(0), jnp.uint32(APART))
+    return jnp.stack(threefry.block(tuple(key), counter))

@@ -1,14 +1,24 @@
-"""How the arrays of a model are laid out in flat vectors, so that one compiled function makes the noise of them all."""
+"""How the arrays of a model are laid end to end, so that one compiled function makes the noise of them all.
+
+Every element has a counter of its own: its place in a group of arrays. Where a model is spread over several devices,
+each device lays the pieces that it has end to end, and knows their places. Noise depends on places only, so that it is
+the same on any number of devices, and every device makes its own without a word to the others.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from numpy.typing import NDArray
 
 from galton.errors import InvalidArgument
 
@@ -22,6 +32,15 @@ Tree = Any
 """A JAX tree of arrays."""
 
 
+def cut_along(*axes: Any) -> PartitionSpec:
+    """Returns the `PartitionSpec` of an array whose axes are cut along these axes of a mesh."""
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
+Local = Callable[[Any, int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+"""f(shared, group, places, rows): of the elements at these places a vector, and new rows of shape (memory, size)."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Structure, shapes and dtypes of a model's noise, and which arrays share a vector. Static under `jit`.
@@ -31,30 +50,161 @@ class Layout:
       shapes: of every array.
       dtypes: of the noise of every array: float32, or float64 where the parameters are.
       starts: index of the first array of every group, then the number of arrays.
+      mesh: the `Mesh` of devices, if there are several.
+      specs: how every array is cut over them.
     """
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
     starts: tuple[int, ...]
+    mesh: Any = None
+    specs: tuple[PartitionSpec, ...] = ()
 
     @property
     def groups(self) -> list[tuple[int, str]]:
-        """Size and dtype of every vector."""
+        """Size and dtype of every group; they do not depend on devices."""
         return [
             (sum(map(math.prod, self.shapes[first:last])), self.dtypes[first]) for first, last in pairwise(self.starts)
         ]
 
-    def unflatten(self, vectors: list[jax.Array]) -> Tree:
-        """Cuts vectors into arrays."""
+    @cached_property
+    def _pieces(self) -> list[tuple[tuple[int, ...], NDArray[np.uint32]]]:
+        """Of every array, the shape that each device has of it, and where that begins, for all devices."""
+        pieces = []
+        for index, shape in enumerate(self.shapes):
+            if self.mesh is None:
+                pieces.append((shape, np.zeros((1, len(shape)), np.uint32)))
+                continue
+            sharding = NamedSharding(self.mesh, self.specs[index])
+            slices = sharding.devices_indices_map(shape)
+            begins = [[part.start or 0 for part in slices[device]] for device in self.mesh.devices.flat]
+            pieces.append(
+                (sharding.shard_shape(shape), np.asarray(begins, np.uint32).reshape(self.mesh.size, len(shape)))
+            )
+        return pieces
+
+    def _offset(self, index: int) -> int:
+        """Place of the first element of an array in its group."""
+        first = max(start for start in self.starts[:-1] if start <= index)
+        return sum(math.prod(shape) for shape in self.shapes[first:index])
+
+    def zeros(self, memory: int) -> list[jax.Array]:
+        """Returns rows of zeros for every group, made where they belong: no device ever has them all."""
+        return list(self.zeros_program(memory)())
+
+    def zeros_program(self, memory: int) -> Any:
+        """Returns the function that makes them, for several devices compiled by `jit`."""
+        if self.mesh is None:
+            return lambda: [jnp.zeros((memory, size), dtype) for size, dtype in self.groups]
+        shapes = [(memory, self.mesh.size, size) for size in self._local_sizes]
+        dtypes = [dtype for _, dtype in self.groups]
+        rows = NamedSharding(self.mesh, self._rows)
+        return jax.jit(lambda: list(map(jnp.zeros, shapes, dtypes)), out_shardings=rows)
+
+    @property
+    def _rows(self) -> PartitionSpec:
+        """Rows of a group have an axis for the devices and one for the elements that each of them has."""
+        return cut_along(None, self.mesh.axis_names if self.mesh else None)
+
+    @cached_property
+    def _local_sizes(self) -> list[int]:
+        return [sum(math.prod(shape) for shape, _ in self._pieces[first:last]) for first, last in pairwise(self.starts)]
+
+    def compute(self, function: Local, shared: Any, rows: list[jax.Array]) -> tuple[Tree, list[jax.Array]]:
+        """Calls a function for every group, on each device for the elements that it has.
+
+        Args:
+          function: see `Local`.
+          shared: what all devices have: a tree of arrays.
+          rows: of every group.
+
+        Returns:
+          The vectors, as a tree like the model that lies where the model does, and the new rows.
+        """
+        if self.mesh is None:
+            places = [jax.lax.iota(jnp.uint32, size) for size, _ in self.groups]
+            done = [function(shared, *given) for given in zip(range(len(rows)), places, rows, strict=True)]
+            return self._unflatten([x for x, _ in done]), [after for _, after in done]
+
+        def local(shared: Any, rows: list[jax.Array]) -> Any:
+            device = jax.lax.axis_index(self.mesh.axis_names)
+            done = [function(shared, group, self._places(group, device), part[:, 0]) for group, part in enumerate(rows)]
+            return self._unflatten([x for x, _ in done]), [after[:, None] for _, after in done]
+
+        return jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(cut_along(), self._rows),
+            out_specs=(jax.tree.unflatten(self.structure, self.specs), self._rows),
+            check_vma=False,  # arrays that all devices have are the same on all: they are functions of places
+        )(shared, rows)
+
+    def _places(self, group: int, device: jax.Array) -> jax.Array:
+        """Places of the elements that a device has of a group."""
+        pieces = [self._places_of(index, device).reshape(-1) for index in range(*self.starts[group : group + 2])]
+        # Made once, not in every loop that draws.
+        return jax.lax.optimization_barrier(jnp.concatenate(pieces))  # type: ignore[no-untyped-call]
+
+    def _places_of(self, index: int, device: jax.Array) -> jax.Array:
+        shape, (local, begins) = self.shapes[index], self._pieces[index]
+        begin = jnp.asarray(begins)[device]
+        place = jnp.full(local, self._offset(index), jnp.uint32)
+        for axis in range(len(shape)):
+            coordinate = jax.lax.broadcasted_iota(jnp.uint32, local, axis) + begin[axis]
+            place += coordinate * np.uint32(math.prod(shape[axis + 1 :]) % 2**32)
+        return place
+
+    def _unflatten(self, vectors: list[jax.Array]) -> Tree:
+        """Cuts vectors into the arrays, or pieces of arrays, of this device."""
         leaves = []
         for vector, (first, last) in zip(vectors, pairwise(self.starts), strict=True):
             start = 0
-            for shape in self.shapes[first:last]:
+            for shape, _ in self._pieces[first:last]:
                 stop = start + math.prod(shape)
                 leaves.append(jax.lax.slice_in_dim(vector, start, stop).reshape(shape))
                 start = stop
         return jax.tree.unflatten(self.structure, leaves)
+
+    def joined(self, rows: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Returns rows in the order of places, whatever the devices: an array of shape (memory, size) a group."""
+        if self.mesh is None:
+            return rows
+        wholes = [np.empty((len(part), size), dtype) for part, (size, dtype) in zip(rows, self.groups, strict=True)]
+        for group, device, places, local in self._slices():
+            wholes[group][:, places] = rows[group][:, device, local]
+        return wholes
+
+    def placed(self, wholes: list[NDArray[Any]]) -> list[jax.Array]:
+        """The inverse of `joined`: every element goes to the devices that have it, and to no other."""
+        if self.mesh is None:
+            return [jnp.array(whole) for whole in wholes]
+        rows = [
+            np.empty((len(whole), self.mesh.size, size), whole.dtype)
+            for whole, size in zip(wholes, self._local_sizes, strict=True)
+        ]
+        for group, device, places, local in self._slices():
+            rows[group][:, device, local] = wholes[group][:, places]
+        sharding = NamedSharding(self.mesh, self._rows)
+        return [jax.make_array_from_callback(part.shape, sharding, part.__getitem__) for part in rows]
+
+    def _slices(self) -> Any:
+        """Yields (group, device, places in the group, where the device has them) of every piece."""
+        for group, (first, last) in enumerate(pairwise(self.starts)):
+            start = 0
+            for index in range(first, last):
+                local, begins = self._pieces[index]
+                stop = start + math.prod(local)
+                for device, begin in enumerate(begins):
+                    axes = [int(at) + np.arange(length) for at, length in zip(begin, local, strict=True)]
+                    strides = [math.prod(self.shapes[index][axis + 1 :]) for axis in range(len(local))]
+                    places = np.full((1,) * len(local), self._offset(index))
+                    for axis, (coordinates, stride) in enumerate(zip(axes, strides, strict=True)):
+                        places = places + (coordinates * stride).reshape(
+                            [-1 if k == axis else 1 for k in range(len(local))]
+                        )
+                    yield group, device, places.reshape(-1), slice(start, stop)
+                start = stop
 
 
 def layout_of(params: Tree) -> Layout:
@@ -73,7 +223,37 @@ def layout_of(params: Tree) -> Layout:
             starts.append(index)
             size = 0
         size += math.prod(shape)
-    return Layout(structure, shapes, dtypes, (*starts, len(shapes)) if shapes else (0,))
+    starts = [*starts, len(shapes)] if shapes else [0]
+    shardings = [sharding_of(leaf) for leaf in leaves]
+    meshes = {sharding.mesh for sharding in shardings if sharding is not None}
+    if len(meshes) > 1:
+        raise InvalidArgument("params", f"{len(meshes)} meshes", "all arrays must be on the same devices, in one mesh")
+    if not meshes:
+        return Layout(structure, shapes, dtypes, tuple(starts))
+    specs = tuple(cut_along() if sharding is None else sharding.spec for sharding in shardings)
+    return Layout(structure, shapes, dtypes, tuple(starts), meshes.pop(), specs)
+
+
+def sharding_of(leaf: Any) -> NamedSharding | None:
+    """Returns how an array is spread over devices; None if it is on one, or being traced, or not yet there."""
+    if isinstance(leaf, jax.core.Tracer):
+        return None
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None or len(sharding.device_set) == 1:
+        return None
+    if not isinstance(sharding, NamedSharding):
+        raise InvalidArgument("params", sharding, "an array on several devices must have a NamedSharding")
+    return sharding
+
+
+def shapes_of(params: Tree) -> Tree:
+    """Returns shapes, dtypes and shardings of a model, without holding on to any array."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+            jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding_of(leaf)
+        ),
+        params,
+    )
 
 
 def _noise_dtype(leaf: Any) -> Any:

@@ -65,18 +65,17 @@ def from_words(high: Any, low: Any, library: ModuleType = jnp) -> Any:
     return library.where(high >> np.uint32(31) == 0, z, -z)
 
 
-def standard_normals(key: jax.Array, turn: Any, group: Any, draw: Any, shape: tuple[int, ...]) -> jax.Array:
-    """Draws the normals of one group of arrays in one round.
+def standard_normals(key: jax.Array, turn: Any, group: Any, draw: Any, places: jax.Array) -> jax.Array:
+    """Draws the normals of arrays of one group in one round.
 
     Args:
       key: four uint32 words.
       turn: the round.
       group: number of the group within the model.
       draw: number of the draw within the round; 0 unless C is rectangular.
-      shape: how many, at most 2^32 in all; the numbers depend on the position in row-major order only.
+      places: of the elements in the group, as uint32: each has a normal of its own, which depends on nothing else.
     """
-    index = jax.lax.iota(jnp.uint32, math.prod(shape))
-    counter = (index, *(jnp.asarray(part).astype(jnp.uint32) for part in (group, turn, draw)))
+    counter = (places, *(jnp.asarray(part).astype(jnp.uint32) for part in (group, turn, draw)))
     high, low, _, _ = threefry.block(tuple(key), counter)
     normals: jax.Array = from_words(high, low)
-    return normals.reshape(shape)
+    return normals

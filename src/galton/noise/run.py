@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,24 +15,15 @@ from numpy.typing import NDArray
 from galton import files
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise.checkpoint import load_state, save_state
+from galton.noise.hashing import content_hash
 from galton.noise.journal import Journal, open_exclusively
 from galton.noise.keys import fingerprint, fresh_key, key_from_bytes
-from galton.noise.layout import Tree
+from galton.noise.layout import Tree, shapes_of
 from galton.noise.stream import CorrelatedNoise, NoiseState
 from galton.typechecking import typechecked
 
 KEYS_FORMAT = "galton-noise-keys"
 VERSION = 1
-
-
-def content_hash(tree: Tree) -> bytes:
-    """Returns a hash of all arrays of a tree, bit by bit."""
-    digest = hashlib.sha256()  # processors have instructions for it
-    for leaf in jax.tree.leaves(tree):
-        values = np.asarray(leaf)
-        digest.update(f"{values.dtype} {values.shape} ".encode())
-        digest.update(values.reshape(-1).view(np.uint8).data)
-    return digest.digest()
 
 
 @typechecked
@@ -114,7 +104,7 @@ class NoiseRun:
             known = self._take(keys)
             if self.resumed and (renew or not known) and self.journal.released < self.noise.strategy.rounds:
                 self._renew(fresh_key())
-            self._shapes = jax.eval_shape(lambda tree: tree, params)  # holds on to no array
+            self._shapes = shapes_of(params)
             self._follow_skips()
         except BaseException:
             self.journal.close()
@@ -186,7 +176,7 @@ class NoiseRun:
         Returns:
           The noise, a tree of arrays like the parameters.
         """
-        self.journal.release(self.round, batch, b"" if total is None else content_hash(total))
+        self.journal.release(self.round, batch, b"" if total is None else self._hash(total))
         noise, self._state = self.noise.step(self._state)
         return noise
 
@@ -202,7 +192,10 @@ class NoiseRun:
         """
         if total is None:
             return "and no sum was passed that could be compared"
-        return self.journal.objection(self.round, batch, content_hash(total))
+        return self.journal.objection(self.round, batch, self._hash(total))
+
+    def _hash(self, total: Tree) -> bytes:
+        return content_hash(total, self._keys[0][1])
 
     def skip(self, first: int | None = None) -> None:
         """Moves on to the next round that has had no noise; the rounds in between are left out, and written down.
@@ -243,9 +236,14 @@ class NoiseRun:
         while self.round < turn:
             _, self._state = self.noise.step(self._state)
 
-    def save(self) -> None:
-        """Saves the state: a resumed run begins with the next round, and earlier rounds cannot be computed again."""
-        save_state(self._path, self.noise, self._state)
+    def save(self, buffers: list[Any] | None = None) -> None:
+        """Saves the state: a resumed run begins with the next round, and earlier rounds cannot be computed again.
+
+        Args:
+          buffers: those of the state in the memory of this process, for a state that is spread over several.
+        """
+        state = self._state if buffers is None else replace(self._state, buffers=buffers)
+        save_state(self._path, self.noise, state)
         self.journal.checkpoint(self.round)
         self.origin = self.round
 

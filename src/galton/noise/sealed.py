@@ -13,6 +13,7 @@ import secrets
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +21,10 @@ import jax.numpy as jnp
 from galton import files
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import threefry
-from galton.noise.keys import check_key, fresh_key, key_from_bytes
-from galton.noise.layout import Layout, Tree
-from galton.noise.stream import CorrelatedNoise, NoiseState
+from galton.noise.keys import apart, check_key, fresh_key, key_from_bytes
+from galton.noise.layout import Layout, Tree, layout_of
+from galton.noise.stream import CorrelatedNoise
 
-_APART = 0xFFFFFFFF
-"""In the place of the number of a draw, which normals never have."""
 _SIZE = 16
 
 
@@ -82,8 +81,15 @@ class SealedNoise:
                 "key", None, "must be given inside jit or vmap: a fresh one would be the same each time"
             )
         salt = fresh_key() if self.derived else jnp.zeros(4, jnp.uint32)
-        key = self._key(salt)
-        return self._seal(salt, key, self.noise.init(params, key))
+        key, layout, turn = self._key(salt), layout_of(params), jnp.zeros((), jnp.int32)
+
+        def seal(shared: Any, group: int, places: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+            words, (key, turn) = _words(rows), shared
+            return rows.sum(axis=0), words ^ _keystream(key, turn, group, places, len(words))
+
+        sealing = jax.jit(lambda shared, rows: layout.compute(seal, shared, rows)[1])
+        buffers = sealing((apart(key, 2), turn), layout.zeros(self.noise.memory))
+        return SealedState(salt, apart(key, 1), turn, buffers, layout)
 
     def next(self, state: SealedState) -> tuple[Tree, SealedState]:
         """Returns the noise of this round and the state after it; pure, for use inside `jit` and `scan`.
@@ -94,27 +100,23 @@ class SealedNoise:
         Returns:
           The noise, a tree like the parameters, and the state after it.
         """
-        key = self._key(state.salt)
-        noise, after = self.noise.next(self._unseal(key, state))
-        known = (state.check == _apart(key, 1)).all()
-        return jax.tree.map(lambda x: jnp.where(known, x, jnp.nan), noise), self._seal(state.salt, key, after)
+        key, turn = self._key(state.salt), state.round
+        keys = (key[None], jnp.zeros(1, jnp.int32), turn, self.noise.scale(turn))
+
+        def draw(shared: Any, group: int, places: jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+            keys, seal, known = shared
+            dtype = state.layout.groups[group][1]
+            opened = _numbers(rows ^ _keystream(seal, keys[2], group, places, len(rows)), dtype)
+            x, after = self.noise.draw(keys, group, places, opened)
+            sealed = _words(after) ^ _keystream(seal, keys[2] + 1, group, places, len(rows))
+            return jnp.where(known, x, jnp.nan), sealed
+
+        known = (state.check == apart(key, 1)).all()
+        noise, buffers = state.layout.compute(draw, (keys, apart(key, 2), known), state.buffers)
+        return noise, SealedState(state.salt, apart(key, 1), turn + 1, buffers, state.layout)
 
     def _key(self, salt: jax.Array) -> jax.Array:
         return _block(self.secret, tuple(salt)) if self.derived else self.secret
-
-    def _seal(self, salt: jax.Array, key: jax.Array, state: NoiseState) -> SealedState:
-        sealed = [
-            _words(buffer) ^ _keystream(key, state.round, number, _words(buffer).shape)
-            for number, buffer in enumerate(state.buffers)
-        ]
-        return SealedState(salt, _apart(key, 1), state.round, sealed, state.layout)
-
-    def _unseal(self, key: jax.Array, state: SealedState) -> NoiseState:
-        opened = [
-            _numbers(sealed ^ _keystream(key, state.round, number, sealed.shape), dtype)
-            for number, (sealed, (_, dtype)) in enumerate(zip(state.buffers, state.layout.groups, strict=True))
-        ]
-        return NoiseState(key[None], jnp.zeros(1, jnp.int32), state.round, opened, state.layout)
 
 
 def _words(buffer: jax.Array) -> jax.Array:
@@ -130,22 +132,13 @@ def _numbers(words: jax.Array, dtype: str) -> jax.Array:
     return jax.lax.bitcast_convert_type(words, jnp.dtype(dtype))
 
 
-def _keystream(key: jax.Array, turn: jax.Array, group: int, shape: tuple[int, ...]) -> jax.Array:
-    """Returns a uint32 array of two axes; four rows come from each block."""
-    rows, size = shape
-    seal = _apart(key, 2)
-    index = jax.lax.iota(jnp.uint32, size)
+def _keystream(seal: jax.Array, turn: jax.Array, group: int, places: jax.Array, rows: int) -> jax.Array:
+    """Returns rows of uint32 for the elements at some places; four come from each block."""
+    counter = (places, jnp.uint32(group), turn.astype(jnp.uint32))
     streams = [
-        word
-        for chunk in range(-(-rows // 4))
-        for word in threefry.block(tuple(seal), (index, jnp.uint32(group), turn.astype(jnp.uint32), jnp.uint32(chunk)))
+        word for chunk in range(-(-rows // 4)) for word in threefry.block(tuple(seal), (*counter, jnp.uint32(chunk)))
     ]
-    return jnp.stack(streams[:rows]) if rows else jnp.zeros(shape, jnp.uint32)
-
-
-def _apart(key: jax.Array, purpose: int) -> jax.Array:
-    """Returns words of a key that no normals are made of."""
-    return _block(key, (jnp.uint32(purpose), jnp.uint32(0), jnp.uint32(0), jnp.uint32(_APART)))
+    return jnp.stack(streams[:rows]) if rows else jnp.zeros((0, places.size), jnp.uint32)
 
 
 def _block(key: jax.Array, counter: tuple[jax.Array, ...]) -> jax.Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,8 @@ class NoiseState:
       keys: the secret keys, shape (number, 4), uint32. There is more than one if a run was taken up again.
       since: the first round that each key is for, in order; of several for a round the last counts.
       round: the next round, counted from 0.
-      buffers: an array of shape (memory, size) for every vector of the layout.
+      buffers: an array of shape (memory, size) for every vector of the layout; (memory, devices, size) where the model
+        is spread over several devices, each with what belongs to the parameters that it has.
       layout: how the vectors make up the model; static under `jit`.
     """
 
@@ -72,6 +74,8 @@ class CorrelatedNoise:
       - Outside the rounds of the strategy there is no noise: `next` returns NaN there, so that a run that is too long
         fails visibly.
       - Rounds with different keys have independent z, and the law of the noise is the same whatever keys there are.
+      - The noise of a model on several devices is made where the parameters are, without communication, and is the
+        same on any number of devices, bit by bit on the same platform.
       - The same state gives the same noise, bit by bit on the same platform. So a round that is computed again adds
         the same noise, and unless the gradients were the same the two results must not both be published. `NoiseRun`
         watches over that with a journal.
@@ -113,8 +117,11 @@ class CorrelatedNoise:
     def init(self, params: Tree, key: jax.Array | None = None) -> NoiseState:
         """Returns the state before the first round.
 
+        Buffers are made where the parameters are. Call it outside `jit` for a model on several devices: inside nobody
+        knows where the parameters are.
+
         Args:
-          params: the model's parameters, a tree of arrays, for their shapes.
+          params: the model's parameters, a tree of arrays, for their shapes and where they are.
           key: the noise key, by default from the operating system; must be given inside `jit` or `vmap`.
 
         Returns:
@@ -125,7 +132,7 @@ class CorrelatedNoise:
                 "key", None, "must be given inside jit or vmap: a fresh one would be the same each time"
             )
         key, layout = fresh_key() if key is None else check_key(key), layout_of(params)
-        buffers = [jnp.zeros((self.memory, size), dtype) for size, dtype in layout.groups]
+        buffers = layout.zeros(self.memory)
         return NoiseState(key[None], jnp.zeros(1, jnp.int32), jnp.zeros((), jnp.int32), buffers, layout)
 
     def next(self, state: NoiseState) -> tuple[Tree, NoiseState]:
@@ -140,14 +147,19 @@ class CorrelatedNoise:
         if any(buffer.shape[0] != self.memory for buffer in state.buffers):
             copies = state.buffers[0].shape[0]
             raise InvalidArgument("state", copies, f"must hold {self.memory} buffers: made by another noise?")
-        inside = (state.round >= 0) & (state.round < self.strategy.rounds)
-        scale = jnp.where(inside, jnp.float32(self.stddev * MARGIN), jnp.float32(jnp.nan))
-        drawn = [
-            self._form.draw(Draws(state.keys, state.since, state.round, number, scale), buffer)
-            for number, buffer in enumerate(state.buffers)
-        ]
-        noise = state.layout.unflatten([x for x, _ in drawn])
-        return noise, replace(state, round=state.round + 1, buffers=[after for _, after in drawn])
+        shared = (state.keys, state.since, state.round, self.scale(state.round))
+        noise, buffers = state.layout.compute(self.draw, shared, state.buffers)
+        return noise, replace(state, round=state.round + 1, buffers=buffers)
+
+    def scale(self, turn: jax.Array) -> jax.Array:
+        """Returns the standard deviation of z in a round, NaN outside the rounds of the strategy."""
+        inside = (turn >= 0) & (turn < self.strategy.rounds)
+        return jnp.where(inside, jnp.float32(self.stddev * MARGIN), jnp.float32(jnp.nan))
+
+    def draw(self, shared: Any, group: int, places: jax.Array, buffers: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The noise of the elements at some places; see `layout.Local`. `shared` is (keys, since, round, scale)."""
+        keys, since, turn, scale = shared
+        return self._form.draw(Draws(keys, since, turn, scale, group, places), buffers)
 
     @cached_property
     def step(self) -> Callable[[NoiseState], tuple[Tree, NoiseState]]:

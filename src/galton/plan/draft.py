@@ -14,6 +14,7 @@ from galton.batching import (
     BallsInBins,
     RedrawnBallsInBins,
     Scheme,
+    scheme_from_json,
     smallest_padded_batch_size,
     truncation,
 )
@@ -191,6 +192,23 @@ def _draft(request: Request, batching: str, options: Options, start: Strategy | 
     analysis.check(chosen.strategy, scheme, bins)
     chosen.strategy.rmse(request.workload)  # refuses a C that is nearly singular, before the work begins
     return Draft(scheme, analysis, padded_batch_size, setting, spec, chosen)
+
+
+def shortened(draft: Draft, rounds: int) -> Draft:
+    """Returns the draft for the first rounds of its run alone, so that the last epoch is partial (docs/math.md, 15.1).
+
+    C is the leading block of the C that was chosen for whole epochs; its noise is calibrated anew.
+
+    Args:
+      draft: for whole epochs.
+      rounds: how many of its rounds.
+    """
+    if rounds == draft.scheme.rounds:
+        return draft
+    strategy, bins = draft.chosen.strategy.prefix(rounds), draft.setting.bins
+    scheme = scheme_from_json(draft.scheme.to_json() | {"rounds": rounds})
+    draft.analysis.check(strategy, scheme, bins)
+    return replace(draft, scheme=scheme, chosen=Chosen(strategy, None, ()))
 
 
 @contextmanager

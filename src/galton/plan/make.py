@@ -14,7 +14,7 @@ from galton.errors import MOST_ROUNDS, InvalidArgument, choice, count, positive
 from galton.guarantee import Guarantee, as_guarantee
 from galton.plan.choose import references
 from galton.plan.conventions import CLIPPINGS, FLAT
-from galton.plan.draft import Request, choose_draft, naming_batch_size
+from galton.plan.draft import Request, choose_draft, naming_batch_size, shortened
 from galton.plan.marks import Mark, leave_mark
 from galton.plan.plan import EXAMPLE, USER, Leak, Plan, leaked
 from galton.plan.tuning import Tuning
@@ -31,6 +31,7 @@ def make_plan(
     examples: int,
     batch_size: float,
     epochs: int,
+    rounds: int | None = None,
     strategy: str = "",
     batching: str = "",
     accountant: str = "",
@@ -56,6 +57,7 @@ def make_plan(
       examples: number of examples in the data set; public.
       batch_size: expected batch size, at most `examples`; there are round(examples / batch_size) batches per epoch.
       epochs: passes over the data.
+      rounds: number of rounds (training steps) of the whole run, if the last epoch is partial.
       strategy: how noise is correlated: a family such as `blt:4+scale`, optimised for these batches; `bandmf`, with
         the best number of bands; `best`; or a fixed strategy such as `sqrt:4`. By default what the accountant
         recommends: for balls-in-bins a scaled BLT with four buffers (fewer in a run of fewer rounds), optimised
@@ -125,10 +127,14 @@ def make_plan(
     if batch_size > examples:
         raise InvalidArgument("batch_size", batch_size, f"must be at most the number of examples, {examples}")
     bins = round(examples / batch_size)
-    rounds = bins * epochs
-    if rounds > MOST_ROUNDS:
-        remedy = f"makes {rounds} batches in {epochs} epochs, a number that must be at most {MOST_ROUNDS}"
+    whole = bins * epochs
+    if whole > MOST_ROUNDS:
+        remedy = f"makes {whole} batches in {epochs} epochs, a number that must be at most {MOST_ROUNDS}"
         raise InvalidArgument("batch_size", batch_size, remedy)
+    rounds = whole if rounds is None else count("rounds", rounds)
+    least = max(bins, whole - bins + 1)
+    if not least <= rounds <= whole:
+        raise InvalidArgument("rounds", rounds, f"must be from {least} to {whole}, in the last of {epochs} epochs")
     target = None if workload == "prefix" else parse_workload(workload, rounds)
     request = Request(
         guarantee=guarantee,
@@ -140,12 +146,12 @@ def make_plan(
         accountant=accountant,
         padded_batch_size=padded_batch_size,
         micro_batch_size=micro_batch_size,
-        workload=target,
+        workload=target if rounds == whole or target is None else parse_workload(workload, whole),
     )
     selected = choose_draft(request, batching, options)
     if notes is not None and selected.words:
         notes(selected.words)
-    draft = selected.draft
+    draft = shortened(selected.draft, rounds)
     chosen, scheme, setting = draft.chosen, draft.scheme, draft.setting
     prediction = truncation(scheme, draft.padded_batch_size)
     claim = guarantee.with_delta(guarantee.delta - prediction.delta(guarantee.epsilon, guarantee.adjacency))
@@ -170,7 +176,7 @@ def make_plan(
         leak=Leak(None, 1.0),
         workload=workload,
         rmse=multiplier * sensitivity * chosen.strategy.rmse(target),
-        alternatives=(*selected.others, *chosen.alternatives, *references(setting, options)),
+        alternatives=(*selected.others, *chosen.alternatives, *references(setting, options)) if rounds == whole else (),
         created=now(),
         versions=versions(),
         per_user=per_user,

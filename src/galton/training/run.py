@@ -19,11 +19,11 @@ import jax
 from galton import files
 from galton.batching import Batches
 from galton.errors import InvalidFile
-from galton.noise import NoiseReused, NoiseRun, key_from_seed
+from galton.noise import NoiseReused, NoiseRun, NoiseState, key_from_seed
 from galton.noise.checkpoint import read_state
 from galton.noise.choice import chosen_form
 from galton.noise.journal import open_exclusively
-from galton.noise.layout import Tree, layout_of
+from galton.noise.layout import Tree, layout_of, shapes_of
 from galton.plan import Plan, Trust, establish_trust, load_plan
 from galton.provenance import environment, now, versions
 from galton.training.clipping import ROUNDING as ROUNDING  # where adapters look for it
@@ -157,7 +157,7 @@ class TrainingRun(Rounds):
         old = any((self.folder / name).exists() for name in ("noise.npz", "noise.journal"))
         if old and not resumed:
             raise InvalidFile(f"{self._run_file}: is missing; without it a run cannot go on with its own batches")
-        self._shapes = jax.eval_shape(lambda tree: tree, params)  # holds on to no array
+        self._shapes = shapes_of(params)
         self._strict, self._state_taken = strict, False
         self._lock = open_exclusively(self.folder / LOCK)
         try:
@@ -294,19 +294,25 @@ class TrainingRun(Rounds):
             self.record()
         return noise
 
-    def save(self, write: Callable[[Path], object] | None = None) -> None:
+    @property
+    def noise_state(self) -> NoiseState:
+        """The noise state before the next round; it has the secret keys."""
+        return self._noise.state
+
+    def save(self, write: Callable[[Path], object] | None = None, buffers: list[Any] | None = None) -> None:
         """Saves the run before the next round; earlier rounds cannot be computed again afterwards.
 
         Args:
           write: write(path) writes the model and its optimiser to a file that stays in the folder. It is called before
             the noise is saved, so that after a crash in between the model and the noise of the last checkpoint still
             belong together.
+          buffers: see `NoiseRun.save`.
         """
         path = self._checkpoint_file(self.round)
         if write is not None:
             with files.replacing(path, secret=True) as temporary:
                 write(temporary)
-        self._noise.save()
+        self._noise.save(buffers)
         self._state_taken = False
         if write is not None:
             for old in (*self.folder.glob("checkpoint-*"), *self.folder.glob("model-*")):

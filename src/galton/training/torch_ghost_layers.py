@@ -7,7 +7,7 @@ is one matrix product: no gradient of a single example is ever in memory.
 Formal guarantees, for inputs and gradients of outputs as they are, rounded or not:
   - `norms` are not too small: at least the l2 norm of what `weighted` computes for that example with factor 1,
     rounding in float32 included, up to the relative error of `row_norms`. Where T positions cancel, that rounding is
-    as large as T 2^-24 sum_t |l_t| |r_t|: bounds of all errors are added (docs/math.md, section 18). Gram matrices are
+    as large as T 2^-24 sum_t |l_t| |r_t|: bounds of all errors are added (docs/math.md, section 19). Gram matrices are
     in float64.
   - `weighted` is linear in the factors: an example with factor zero contributes nothing.
 """
