@@ -21,7 +21,7 @@ LABELS = {
 GUARANTEES = (
     (
         "galton",
-        "certificate: an accepted false claim is counted in delta, attempts too; no samples for C = I and Poisson",
+        "certificate, failure and attempts in delta; no samples for Poisson and one draw of bins with C = I",
     ),
     ("opake", "C = I and Poisson: upper bound; correlated noise: sampled upper bound that fails with probability 1e-6"),
     ("jax_privacy", "Poisson: upper bound; bins and min-separation: sampled verification, failure counted in delta"),
@@ -141,13 +141,13 @@ def tables(rows: list[Cell]) -> Path:
         (
             "Conventions",
             "Everyone in every round of 8 bands over 64 rounds, which is the Gaussian mechanism with mu = 1 / 1.5: "
-            f"epsilon at delta 0.05 is {closed:.4f} in closed form (jax-privacy: delta at that epsilon, one bin, sampled).",
+            f"epsilon at delta 0.05 is {closed:.4f} in closed form (jax-privacy: sampled delta at that epsilon).",
             crossed(rows, "check", order, checked, "C"),
         ),
         (
             "Calibration",
             "Noise for (1, 1e-5)-DP in 8 epochs of 64 batches: standard deviation of z for clip norm 1 and c_0 = 1; "
-            "less is better. galton's time includes the certificate. Others search within a factor 1.5 of galton's figure.",
+            "less is better. galton's time includes the certificate. Others search within a factor 1.5 of it.",
             crossed(rows, "calibrate", order, figure("sigma"), "batches, C"),
         ),
         (

@@ -55,7 +55,7 @@ def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
     def enough(sigma: float) -> bool:
         if cell["batches"] == "Poisson":
             return _sampled(cell, sigma) <= cell["epsilon"]
-        params = peer.PrivacyParams(delta=cell["delta"], **_allocation(cell, sigma))
+        params = peer.PrivacyParams(delta=cell["delta"], **(_allocation(cell, sigma) or {}))
         return float(peer.gaussian_allocation_epsilon_configurable(params=params, config=config)) <= cell["epsilon"]
 
     if cell["batches"] != "Poisson" and _allocation(cell, 1.0) is None:

@@ -51,7 +51,8 @@ def limit(budget: float) -> None:
 def turns(step: Any, most: int, budget: float) -> dict[str, Any]:
     """Milliseconds of a round, wall and processor, after one that is not counted."""
     step()
-    walls, processors = [], []
+    walls: list[float] = []
+    processors: list[float] = []
     begun = used()
     while len(walls) < most and (len(walls) < 3 or used() - begun < budget / 2):
         wall, processor = time.perf_counter(), used()
