@@ -89,13 +89,13 @@ def large() -> dict[str, Any]:
     params = [jax.ShapeDtypeStruct((2**15, 2**14), jnp.float32, sharding=cut)] * 2  # type: ignore[no-untyped-call]
     noise, layout = CorrelatedNoise(KINDS["blt"][0], 1.0), layout_of(params)
     start = layout.zeros_program(noise.memory).lower().compile()
-    rows = [
+    rows: list[Any] = [
         jax.ShapeDtypeStruct(row.shape, row.dtype, sharding=where)  # type: ignore[no-untyped-call]
         for row, where in zip(start.out_info, start.output_shardings, strict=True)
     ]
     small = noise.init({"w": jnp.zeros(1)}, key_from_seed(1))
     state = NoiseState(small.keys, small.since, small.round, rows, layout)
-    step = jax.jit(noise.next).lower(state).compile().memory_analysis()
+    step: Any = jax.jit(noise.next).lower(state).compile().memory_analysis()
     return {
         "start": start.memory_analysis().output_size_in_bytes,
         "arguments": step.argument_size_in_bytes,

@@ -142,9 +142,13 @@ class Layout:
 
     def _places(self, group: int, device: jax.Array) -> jax.Array:
         """Places of the elements that a device has of a group."""
-        pieces = [self._places_of(index, device).reshape(-1) for index in range(*self.starts[group : group + 2])]
-        # Made once, not in every loop that draws.
-        return jax.lax.optimization_barrier(jnp.concatenate(pieces))  # type: ignore[no-untyped-call]
+        indices = range(*self.starts[group : group + 2])
+
+        def made() -> jax.Array:
+            return jnp.concatenate([self._places_of(index, device).reshape(-1) for index in indices])
+
+        # The branch, which is always taken, keeps XLA from making places anew, piece by piece, in loops that draw.
+        return jax.lax.cond(device < self.mesh.size, made, lambda: jnp.zeros_like(jax.eval_shape(made)))
 
     def _places_of(self, index: int, device: jax.Array) -> jax.Array:
         shape, (local, begins) = self.shapes[index], self._pieces[index]
