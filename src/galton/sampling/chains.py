@@ -165,7 +165,7 @@ def rings(gram: FloatArray, wanted: int) -> list[tuple[Ring, int]]:
       gram: G.
       wanted: modes that a tuple should be able to have.
     """
-    found = []
+    groupings = []
     for size in range(1, gram.shape[0] // _LEAST_GROUPS + 1):
         if gram.shape[0] % size:
             continue
@@ -173,7 +173,7 @@ def rings(gram: FloatArray, wanted: int) -> list[tuple[Ring, int]]:
         if grouped is None:
             continue
         most = affordable(grouped, wanted)
-        found.append((grouped, most))
+        groupings.append((grouped, most))
         if most == wanted:  # coarser groups could only do worse
             break
-    return found
+    return groupings
