@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel
 
 from galton.errors import InvalidArgument
@@ -66,6 +70,46 @@ def test_two_processes_train_as_one_and_survive_the_kill_of_one(small_plan: Plan
     record = again["record"]
     assert (record["completed"], record["rounds_skipped"], record["resumptions"]) == (True, [], 1)
     assert record["rounds_replayed"] in (3, 4)  # rank 0 may have begun the next round
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A group of one process."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_run_that_is_shared_with_nobody_is_the_run_itself(small_plan: Plan, tmp_path: Path, alone: None) -> None:
+    models: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for shared in (False, True):
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        model.load_state_dict(models[0][0] if models else model.state_dict())
+        start = {name: part.clone() for name, part in model.state_dict().items()}
+        for rounds in (3, 5):  # taken up in between
+            inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            record = train(
+                small_plan,
+                tmp_path / str(shared),
+                processes.loss,
+                model,
+                processes.examples(),
+                inner,
+                distributed=shared,
+                rounds=rounds,
+                seed=processes.SEED,
+            )
+        assert (record["rounds_done"], record["resumptions"]) == (5, 1)
+        models.append((start, model.state_dict()))
+    assert same(models[0][1], models[1][1])
+    assert not same(models[0][0], models[0][1])
+
+
+def test_sharded_parameters_are_refused(small_plan: Plan, tmp_path: Path, alone: None) -> None:
+    model = processes.network()
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(InvalidArgument, match="must have whole parameters on every process"):
+        share_run(small_plan, tmp_path / "run", model, examples=64, clip_norm=1.0)
 
 
 @pytest.mark.parametrize("wrapper", [DataParallel])
