@@ -97,7 +97,7 @@ def form_measured(name: str, form: str, size: int) -> dict[str, Any]:
     """Time of a round and peak memory of this process, which does nothing else, above what it had before."""
     noise = CorrelatedNoise(FORMS[name], 1.0, form)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    state = noise.init(jax.ShapeDtypeStruct((size,), jnp.float32), galton.key_from_seed(1))
+    state = noise.init(jax.ShapeDtypeStruct((size,), jnp.float32), galton.key_from_seed(1))  # type: ignore[no-untyped-call]
     state = replace(state, round=jnp.asarray(FIRST, jnp.int32))
     walls, processors = [], []
     for _ in range(1 + TIMED):

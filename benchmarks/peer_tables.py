@@ -107,7 +107,8 @@ def crossed(rows: list[Cell], task: str, peers: Sequence[str], shown: Callable[[
 
 def best_bands(rows: list[Cell]) -> list[Cell]:
     """The rows with those of one mechanism by bands replaced by the best of them; its time is that of all."""
-    kept, tried = [], []
+    kept: list[Cell] = []
+    tried: list[Cell] = []
     for row in rows:
         (tried if row["cell"].endswith(" bands") and row["cell"].startswith("error, ") else kept).append(row)
     done = [row for row in tried if "rmse" in row["answer"]]

@@ -100,13 +100,13 @@ def error(cell: dict[str, Any]) -> dict[str, Any] | str:
 def noise(cell: dict[str, Any]) -> Callable[[], None]:
     """A round of noise added to a gradient, compiled, buffers updated in place."""
     rounds = cell["rounds"]
-    strategy: galton.Strategy = {
+    makers: dict[str, Callable[[], galton.Strategy]] = {
         "identity": lambda: galton.identity(rounds),
         "64 bands": lambda: galton.square_root(rounds, 64),
         "BLT, 4 buffers": lambda: galton.Blt(rounds, cell["decay"], cell["scale"]),
         "inverse of 4 bands": lambda: galton.banded_inverse_root(rounds, 4),
-    }[cell["strategy"]]()
-    source = CorrelatedNoise(strategy, 1.0)
+    }
+    source = CorrelatedNoise(makers[cell["strategy"]](), 1.0)
     gradient = jnp.zeros(cell["parameters"])
 
     def added(state: Any, gradient: jax.Array) -> tuple[jax.Array, Any]:

@@ -152,7 +152,7 @@ def noise(cell: dict[str, Any]) -> Callable[[], None] | str:
     def turn() -> None:
         nonlocal state
         noisy, state = update(gradient, state)
-        jax.block_until_ready((noisy, state))
+        jax.block_until_ready((noisy, state))  # type: ignore[no-untyped-call]
 
     return turn
 
@@ -177,7 +177,7 @@ def step(cell: dict[str, Any]) -> Callable[[], None]:
     def turn() -> None:
         nonlocal params, state
         params, state = advance(params, state)
-        jax.block_until_ready(params)
+        jax.block_until_ready(params)  # type: ignore[no-untyped-call]
 
     return turn
 

@@ -35,7 +35,7 @@ MOST_SAMPLES = 50_000_000
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenBands(BandMfStrategy):
+class GivenBands(BandMfStrategy):  # type: ignore[misc]
     """Min-separation takes its own banded optimum only; this one has the C of the cell."""
 
     values: tuple[float, ...] = ()
