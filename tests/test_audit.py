@@ -217,7 +217,7 @@ AUDITED = (
 )
 
 
-@pytest.mark.parametrize("kind", slow_after(5, AUDITED))
+@pytest.mark.parametrize("kind", slow_after(3, AUDITED))
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_a_correct_plan_passes_and_is_not_exceeded(plans: Callable[[str], Plan], kind: str, seed: int) -> None:
     audited = audit(plans(kind), trials=10_000, seed=seed, system=system_of(plans(kind)))
@@ -634,7 +634,9 @@ def test_bugs_planted_in_redrawn_batches_are_caught(
     assert failing or planted is Planted
 
 
-@pytest.mark.parametrize(("planted", "caught"), [(DrawnOnce, "batches redraws"), (TwoBins, "batches structure")])
+@pytest.mark.parametrize(
+    ("planted", "caught"), slow_after(1, [(DrawnOnce, "batches redraws"), (TwoBins, "batches structure")])
+)
 def test_an_audit_of_redrawn_batches_catches_bugs(
     plans: Callable[[str], Plan], planted: type[Planted], caught: str
 ) -> None:

@@ -168,7 +168,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "rounds", "bins"), SHAPES)
+@pytest.mark.parametrize(("family", "rounds", "bins"), slow_after(5, SHAPES))
 def test_a_form_has_the_matrix_modes_and_errors_of_its_strategy(family: str, rounds: int, bins: int) -> None:
     parsed = parse_family(family, rounds)
     parameters = some_parameters(family, rounds)
@@ -310,8 +310,8 @@ def user_objective(matrix: jax.Array, sigma: jax.Array) -> jax.Array:
 GRADIENTS = [
     *((family, "prefix", "rmse", 11) for family in ("blt:3", "toeplitz:5", "toeplitz:3+scale", "banded:4")),
     pytest.param("toeplitz", "momentum", "rmse", 11, marks=SLOW),
-    ("toeplitz", "momentum+cooldown", "rmse", 11),
-    ("toeplitz:3+scale", "matrix", "rmse", 11),
+    pytest.param("toeplitz", "momentum+cooldown", "rmse", 11, marks=SLOW),
+    pytest.param("toeplitz:3+scale", "matrix", "rmse", 11, marks=SLOW),
     ("blt:2+scale", "momentum+cooldown", "rmse", 11),
     pytest.param("banded:4", "momentum+cooldown", "rmse", 11, marks=SLOW),
     pytest.param("banded:4", "matrix", "rmse", 11, marks=SLOW),
@@ -927,6 +927,7 @@ def test_the_command_without_amplification(participation: str, tmp_path: Path) -
     assert report["participation"] == participation
 
 
+@SLOW
 def test_bandmf_is_a_strategy_everywhere() -> None:
     calibrated = read(command("calibrate", "bandmf:2", *SMALL, "--json", "--seed", "1"))
     strategy = galton.unamplified_optimum("toeplitz:2", 2, 4)
