@@ -104,7 +104,7 @@ def test_the_range_is_reached_by_some_loss(order: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adjacency", [Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE])
+@pytest.mark.parametrize("adjacency", [Adjacency.REMOVE, Adjacency.REPLACE])
 def test_epsilon_and_delta_are_those_of_quadrature(adjacency: Adjacency) -> None:
     """A Gaussian mechanism beside two modes is one more coordinate of the modes: the truth in three dimensions."""
     pair, modes = two_modes()
@@ -114,7 +114,7 @@ def test_epsilon_and_delta_are_those_of_quadrature(adjacency: Adjacency) -> None
         return max(truth.by_quadrature(both, epsilon, direction) for direction in adjacency.directions)
 
     options = Options(seed=4, samples=1 << 14)
-    events, at = [pair, "gaussian:sigma=4"], 1.5 if adjacency is Adjacency.ADD_OR_REMOVE else 3.0
+    events, at = [pair, "gaussian:sigma=4"], 1.5 if adjacency is Adjacency.REMOVE else 3.0
     told = compose(events, epsilon=at, adjacency=adjacency, options=options)
     assert told.method == "direct"
     assert exact(at) <= told.delta < 1.05 * exact(at)
