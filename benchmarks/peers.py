@@ -109,10 +109,10 @@ def accounting(rows: list[Cell]) -> Iterator[tuple[str, Cell]]:
     for batches, name in CASES:
         cell = base | {"batches": batches, "strategy": name, "coefficients": COLUMNS[name]}
         claim = {"task": "calibrate", "epsilon": EPSILON, "delta": DELTAS[0]}
-        if (found := answer_of(rows, "galton", f"calibrate, {batches}, {name}")) is None:
+        if (calibrated := answer_of(rows, "galton", f"calibrate, {batches}, {name}")) is None:
             yield f"calibrate, {batches}, {name}", cell | claim | {"only": "galton"}
             continue
-        sigma = float(f"{found['sigma']:.4g}")
+        sigma = float(f"{calibrated['sigma']:.4g}")
         yield f"calibrate, {batches}, {name}", cell | claim | {"bracket": [sigma / 1.5, 1.5 * sigma]}
         for delta in DELTAS:
             yield (

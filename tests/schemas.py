@@ -18,7 +18,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 SAID = {"$schema", "$id", "title", "description"}
-KNOWN = SAID | {"type", "enum", "properties", "required", "additionalProperties", "items", "anyOf"}
+KNOWN = SAID | {"type", "enum", "properties", "required", "additionalProperties", "items"}
 
 
 @cache
@@ -31,9 +31,6 @@ def schema(name: str) -> dict[str, Any]:
 def problems(value: Any, rules: dict[str, Any], where: str = "$") -> list[str]:
     """What is wrong with a value."""
     assert set(rules) <= KNOWN, set(rules) - KNOWN
-    if "anyOf" in rules:
-        choices = [problems(value, choice, where) for choice in rules["anyOf"]]
-        return [] if [] in choices else min(choices, key=len)
     kinds = rules.get("type", list(KINDS))
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if not any(isinstance(value, KINDS[kind]) and (kind == "boolean") == isinstance(value, bool) for kind in kinds):

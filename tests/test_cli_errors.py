@@ -70,6 +70,8 @@ CASES: list[Case] = [
     *rows(
         ("plan",),
         ("--unit", "x", "--unit = 'x': must be one of example, user"),
+        ("--rounds", "33", "--rounds = 33: must be from 25 to 32, in the last of 4 epochs"),
+        ("--clipping", "x", "--clipping = 'x': must be one of flat, per-group, normalized"),
         ("--per-user", "0", "--per-user = 0: is for unit user"),
     ),
     *rows(ANALYSING, ("--merge", "3", "--merge = 3: must divide the number of bins, 4")),

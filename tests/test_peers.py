@@ -24,8 +24,8 @@ def test_every_package_has_a_file_and_a_label(peer: str) -> None:
 def test_others_wait_for_the_noise_of_galton() -> None:
     names = [name for name, cell in peers.accounting([]) if cell.get("only") != "galton"]
     assert not names
-    found = row("galton", "calibrate, bins, 8 bands", sigma=12.3456, cpu_seconds=1.0)
-    waiting = {name: cell for name, cell in peers.accounting([found]) if cell.get("only") != "galton"}
+    answer = row("galton", "calibrate, bins, 8 bands", sigma=12.3456, cpu_seconds=1.0)
+    waiting = {name: cell for name, cell in peers.accounting([answer]) if cell.get("only") != "galton"}
     assert list(waiting) == [
         "calibrate, bins, 8 bands",
         "epsilon, bins, 8 bands, 1e-05",

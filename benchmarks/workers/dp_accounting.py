@@ -27,8 +27,8 @@ def epsilon(cell: dict[str, Any]) -> dict[str, Any] | str:
     """Epsilon of DP-SGD with Poisson batches."""
     if cell["batches"] != "Poisson":
         return "no bins, no correlated noise"
-    found = pld.PLDAccountant().compose(event(cell["sigma"], cell)).get_epsilon(cell["delta"])
-    return {"epsilon": found, "guarantee": GUARANTEE}
+    answer = pld.PLDAccountant().compose(event(cell["sigma"], cell)).get_epsilon(cell["delta"])
+    return {"epsilon": answer, "guarantee": GUARANTEE}
 
 
 def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:

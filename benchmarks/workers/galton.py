@@ -41,17 +41,17 @@ def _pair(cell: dict[str, Any]) -> galton.DominatingPair:
 def check(cell: dict[str, Any]) -> dict[str, Any]:
     """One bin."""
     strategy = _strategy(cell)
-    one = galton.dominating_pair(strategy, 1, cell["sigma"] / strategy.sensitivity(1))
-    found = galton.epsilon(one, cell["delta"], options=OPTIONS)
-    return {"epsilon": found.upper, "lower": found.lower}
+    pair = galton.dominating_pair(strategy, 1, cell["sigma"] / strategy.sensitivity(1))
+    answer = galton.epsilon(pair, cell["delta"], options=OPTIONS)
+    return {"epsilon": answer.upper, "lower": answer.lower}
 
 
 def epsilon(cell: dict[str, Any]) -> dict[str, Any]:
     """Upper and lower limit."""
     if cell["batches"] == "Poisson":
         add = galton.Adjacency.ADD_OR_REMOVE
-        found = subsampled_epsilon(cell["sigma"], 1 / cell["bins"], cell["rounds"], cell["delta"], add)
-        return {"epsilon": found, "guarantee": NO_SAMPLES}
+        answer = subsampled_epsilon(cell["sigma"], 1 / cell["bins"], cell["rounds"], cell["delta"], add)
+        return {"epsilon": answer, "guarantee": NO_SAMPLES}
     pair = _pair(cell).at(cell["sigma"] / _strategy(cell).sensitivity(cell["bins"]))
     estimate = galton.epsilon(pair, cell["delta"], options=OPTIONS)
     words = f"limits that fail with probability {1 - estimate.confidence:.0e}" if estimate.samples else NO_SAMPLES
@@ -93,8 +93,8 @@ def error(cell: dict[str, Any]) -> dict[str, Any] | str:
     participation = {"BLT, bins": "bins", "BLT, redrawn bins": "redrawn"}.get(cell["mechanism"])
     if participation is None:
         return "not offered"
-    found = galton.optimize("blt:4+scale", bins, bins * epochs, *claim, participation=participation, options=OPTIONS)
-    return {"rmse": found.rmse, "guarantee": "calibrated for a certificate, tau 1.05"}
+    answer = galton.optimize("blt:4+scale", bins, bins * epochs, *claim, participation=participation, options=OPTIONS)
+    return {"rmse": answer.rmse, "guarantee": "calibrated for a certificate, tau 1.05"}
 
 
 def noise(cell: dict[str, Any]) -> Callable[[], None]:

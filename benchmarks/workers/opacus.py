@@ -34,8 +34,8 @@ def epsilon(cell: dict[str, Any]) -> dict[str, Any] | str:
     """Poisson batches."""
     if cell["batches"] != "Poisson":
         return "no bins, no correlated noise"
-    found = _epsilon(cell["sigma"], 1 / cell["bins"], cell["rounds"], cell["delta"])
-    return {"epsilon": found, "guarantee": GUARANTEE}
+    answer = _epsilon(cell["sigma"], 1 / cell["bins"], cell["rounds"], cell["delta"])
+    return {"epsilon": answer, "guarantee": GUARANTEE}
 
 
 def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:

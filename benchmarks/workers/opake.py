@@ -103,11 +103,11 @@ def epsilon(cell: dict[str, Any]) -> dict[str, Any] | str:
             "samples_needed": 2 * needed,
             "guarantee": _words(1e-6),
         }
-    found = process.pld(mc_resolution=resolution)
+    answer = process.pld(mc_resolution=resolution)
     return {
-        "epsilon": found.epsilon_at(cell["delta"]),
+        "epsilon": answer.epsilon_at(cell["delta"]),
         "samples": 2 * needed if sampled else 0,
-        "guarantee": _words(found.mc_failure_probability),
+        "guarantee": _words(answer.mc_failure_probability),
     }
 
 
@@ -129,14 +129,14 @@ def _bands(cell: dict[str, Any]) -> dict[str, Any]:
     """Cyclic Poisson with its optimal C for so many bands; the rate is that within the group whose turn it is."""
     strategy = strategies.band_mf_strategy(bands=cell["bands"])
     rate = cell["bands"] / cell["bins"]
-    found = _calibrated(
+    answer = _calibrated(
         cell,
         lambda sigma: correlated.poisson(
             correlated.mf_gaussian(sigma, strategy), sample_rate=rate, n_steps=cell["rounds"]
         ),
     )
     column = strategy.coefficients(n_steps=cell["rounds"])
-    return found | {"coefficients": [float(value) for value in column]}
+    return answer | {"coefficients": [float(value) for value in column]}
 
 
 def error(cell: dict[str, Any]) -> dict[str, Any] | str:
@@ -150,11 +150,11 @@ def error(cell: dict[str, Any]) -> dict[str, Any] | str:
         return "not offered"
     strategy = strategies.blt_strategy(max_buffers=4)
     column = strategy.coefficients(n_steps=rounds, min_sep=bins, max_participations=epochs)
-    found = _calibrated(
+    answer = _calibrated(
         cell,
         lambda sigma: correlated.balls_in_bins(correlated.mf_gaussian(sigma, strategy), num_bins=bins, n_steps=rounds),
     )
-    return found | {"coefficients": [float(value) for value in column]}
+    return answer | {"coefficients": [float(value) for value in column]}
 
 
 def noise(cell: dict[str, Any]) -> Callable[[], None] | str:

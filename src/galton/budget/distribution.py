@@ -62,8 +62,8 @@ def privacy_loss_distribution(
     Example:
       >>> from galton import dominating_pair, identity
       >>> distribution = privacy_loss_distribution(dominating_pair(identity(4), bins=1, noise_multiplier=2.0))
-      >>> round(distribution.get_epsilon_for_delta(1e-5), 2)  # the Gaussian mechanism: 1.993
-      1.99
+      >>> 1.993 < distribution.get_epsilon_for_delta(1e-5) < 2.003  # the Gaussian mechanism: 1.993
+      True
     """
     try:
         from dp_accounting.pld import pld_pmf

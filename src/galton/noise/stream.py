@@ -152,12 +152,26 @@ class CorrelatedNoise:
         return noise, replace(state, round=state.round + 1, buffers=buffers)
 
     def scale(self, turn: jax.Array) -> jax.Array:
-        """Returns the standard deviation of z in a round, NaN outside the rounds of the strategy."""
+        """Returns the standard deviation of z in a round, NaN outside the rounds of the strategy.
+
+        Args:
+          turn: the round.
+        """
         inside = (turn >= 0) & (turn < self.strategy.rounds)
         return jnp.where(inside, jnp.float32(self.stddev * MARGIN), jnp.float32(jnp.nan))
 
     def draw(self, shared: Any, group: int, places: jax.Array, buffers: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The noise of the elements at some places; see `layout.Local`. `shared` is (keys, since, round, scale)."""
+        """Draws the noise of the elements at some places; see `layout.Local`.
+
+        Args:
+          shared: keys, the rounds since which they are in use, the round, and the standard deviation.
+          group: of elements that are numbered together.
+          places: numbers of the elements in their group.
+          buffers: of these elements.
+
+        Returns:
+          The noise, and the buffers after it.
+        """
         keys, since, turn, scale = shared
         return self._form.draw(Draws(keys, since, turn, scale, group, places), buffers)
 
