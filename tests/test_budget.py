@@ -29,6 +29,7 @@ from galton.budget.tuning import TunedEvent
 from galton.plan.make import for_search
 from galton.plan.tuning import Tuning, parse_tuning
 from galton.training.record import begin_record
+from tests.marks import SLOW
 from tests.schemas import check as check_schema
 from tests.test_cli import galton as run_galton
 from tests.test_cli import read
@@ -286,6 +287,7 @@ def test_a_run_with_nothing_else_has_the_epsilon_of_its_own(pair: galton.Pair) -
     assert "mislead" in composed.statement
 
 
+@SLOW
 def test_a_run_with_a_mechanism_is_the_mean_of_its_delta_over_the_losses_of_the_other(pair: galton.Pair) -> None:
     """E delta'(epsilon - L), L from plain samples and delta' in closed form."""
     rng = np.random.default_rng(3)

@@ -22,6 +22,7 @@ from galton.sampling.tilted import TiltedSampler
 from galton.sampling.toolkits import toolkit_for
 from galton.separated import separated_pair
 from tests import truth
+from tests.marks import SLOW
 
 MIXTURE = Direction.MIXTURE_FIRST
 
@@ -123,6 +124,7 @@ def test_epsilon_and_delta_are_those_of_quadrature(adjacency: Adjacency) -> None
     assert exact(inverse.epsilon) <= told.delta
 
 
+@SLOW
 def test_direct_samples_are_sharper_than_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = PAIRS["bins"]()
     few = Options(seed=5, samples=1 << 13)
@@ -152,3 +154,21 @@ def test_the_order_falls_with_what_the_others_take() -> None:
     orders = [beside(pair, MIXTURE, gaussian_atoms(mu), 2.0).sampler.order for mu in (0.02, 0.3, 0.8)]
     assert orders == sorted(orders, reverse=True)
     assert orders[0] > orders[-1] >= 1
+
+
+class Steep(TiltedSampler):
+    """Weights that rounding may move further than the order says, as those of chains."""
+
+    steepness = 50
+
+
+def test_weights_are_raised_as_far_as_the_run_needs() -> None:
+    """The quotient of the values of two samplers that differ in steepness alone, on the same draw."""
+    pair, _ = two_modes()
+    assert isinstance(pair, galton.Pair)
+    usual, steep = (BesideSampler(kind(pair, MIXTURE, 1.0, 3), gaussian_atoms(0.5)) for kind in (TiltedSampler, Steep))
+    draw = usual.draw(1, 0)
+    low, high = usual.values(draw, 1.0, rounding=1), steep.values(draw, 1.0, rounding=1)
+    seen = (low > 0) & (high < steep.value_range(1.0))
+    assert seen.any()
+    assert np.log(high[seen] / low[seen]) == pytest.approx((50 - 3) * usual.slack.epsilon, rel=1e-2)

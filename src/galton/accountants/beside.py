@@ -48,6 +48,10 @@ class BesideSampler(Sampler):
         self._heights = np.append(np.cumsum(falls[::-1])[::-1], 0.0)
         self._factor = self._growth(np.log(ratios), masses) if masses.size else 0.0
 
+    @property
+    def steepness(self) -> int:
+        return self.run.steepness
+
     def _growth(self, losses: FloatArray, masses: FloatArray) -> float:
         """By what factor the range is larger than that of the run alone, at every epsilon."""
         order = self.order
@@ -73,7 +77,7 @@ class BesideSampler(Sampler):
         slack = rounding * (self.slack.epsilon + _SHIFT)
         with np.errstate(over="ignore"):
             left = np.exp(epsilon - slack - draw.loss)
-            weights = np.exp(draw.log_weight + self.order * slack) * (1 + rounding * _MARGIN)
+            weights = np.exp(draw.log_weight + self.steepness * slack) * (1 + rounding * _MARGIN)
         values = weights * np.interp(left, self._knots, self._heights)
         return np.minimum(values.mean(axis=1) if self.strata else values, value_range)
 

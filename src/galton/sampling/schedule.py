@@ -106,7 +106,7 @@ def _check_same(sampler: Sampler, theirs: Draw, ours: Draw) -> None:
     """Refuses a chunk from elsewhere that differs from the same chunk computed here by more than rounding can."""
     slack = 2 * sampler.slack.epsilon
     apart = np.abs(theirs.loss - ours.loss) > slack
-    apart |= np.abs(theirs.log_weight - ours.log_weight) > max(1, sampler.order) * slack
+    apart |= np.abs(theirs.log_weight - ours.log_weight) > max(1, sampler.steepness) * slack
     if apart.any():
         raise GaltonError(
             "sampling: a chunk that was computed elsewhere is not what this machine computes; nothing was proved. A "
