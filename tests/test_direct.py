@@ -117,7 +117,7 @@ def test_epsilon_and_delta_are_those_of_quadrature(adjacency: Adjacency) -> None
     options = Options(seed=4, samples=1 << 14)
     events, at = [pair, "gaussian:sigma=4"], 1.5 if adjacency is Adjacency.REMOVE else 3.0
     told = compose(events, epsilon=at, adjacency=adjacency, options=options)
-    assert told.method == "direct"
+    assert told.composed_by == "direct"
     assert exact(at) <= told.delta < 1.05 * exact(at)
     inverse = compose(events, delta=told.delta, adjacency=adjacency, options=options)
     assert inverse.epsilon == pytest.approx(at, rel=0.01)
@@ -131,7 +131,7 @@ def test_direct_samples_are_sharper_than_losses(monkeypatch: pytest.MonkeyPatch)
     direct = compose([pair], delta=1e-4, options=few)
     monkeypatch.setattr("galton.budget.composed.direct", lambda whole, delta, options: None)
     losses = compose([pair], delta=1e-4, options=few)
-    assert (direct.method, losses.method) == ("direct", "losses")
+    assert (direct.composed_by, losses.composed_by) == ("direct", "losses")
     assert 0.97 * losses.epsilon < direct.epsilon < losses.epsilon
     assert direct.analysis_failure == 2 * losses.analysis_failure == pytest.approx(1.5e-7)
     truth_below = galton.epsilon(pair, 1e-4, options=Options(seed=6, samples=1 << 16)).lower
@@ -143,8 +143,8 @@ def test_what_is_not_sampled_directly() -> None:
     with pytest.raises(InvalidArgument, match="direction = 'noise-first'"):
         BesideSampler(toolkit_for(pair).plain(pair, Direction.NOISE_FIRST), gaussian_atoms(0.5))
     few = Options(seed=5, samples=1 << 10)
-    assert compose([pair], epsilon=1.0, adjacency=Adjacency.ADD, options=few).method == "losses"
-    assert compose(["gaussian:sigma=2"], epsilon=1.0).method == "losses"
+    assert compose([pair], epsilon=1.0, adjacency=Adjacency.ADD, options=few).composed_by == "losses"
+    assert compose(["gaussian:sigma=2"], epsilon=1.0).composed_by == "losses"
     nothing = Atoms(np.empty(0), np.empty(0), 1.0)
     assert beside(pair, MIXTURE, nothing, 1.0).sampler.value_range(1.0) == 0.0
 

@@ -46,7 +46,7 @@ class Composed:
       seed: of the samples.
       statement: what may be stated, in words.
       seconds: how long it took.
-      method: `losses`, if the losses of all events were added up; `direct`, if samples of a run were valued by the
+      composed_by: `losses`, if the losses of all events were added up; `direct`, if samples of a run were valued by the
         curve of the others, which is sharper.
       whole: the losses of all events, from which `disclose_composition` takes what officers read.
       releases: the events.
@@ -62,7 +62,7 @@ class Composed:
     seed: int
     statement: str
     seconds: float
-    method: str = LOSSES
+    composed_by: str = LOSSES
     whole: Whole | None = field(default=None, repr=False, compare=False)
     releases: tuple[Event, ...] = field(default=(), repr=False, compare=False)
 
@@ -189,18 +189,18 @@ def composed_at(
     whole = whole_of(known, sides, adjacency, delta, failure / 2, options)  # the other half is for direct samples
     sampled = direct(whole, delta, options) if events and epsilon != 0 else None
     more = failure / 2 if sampled else 0.0
-    spent, samples, method = whole.failure + more, whole.samples, LOSSES
+    spent, samples, composed_by = whole.failure + more, whole.samples, LOSSES
     if epsilon is None:
         epsilon = bound = whole.epsilon(delta - more) if events else 0.0
         if sampled and 0 < bound < math.inf:
             epsilon, taken = sampled.epsilon(bound, delta - spent, more, options)
-            samples, method = samples + taken, DIRECT if epsilon < bound else LOSSES
+            samples, composed_by = samples + taken, DIRECT if epsilon < bound else LOSSES
     else:
         bound = delta = min(1.0, whole.delta(epsilon) + spent)
         if sampled:
             sharper, taken = sampled.delta(epsilon, more, options)
             delta = min(bound, sharper + spent)
-            samples, method = samples + taken, DIRECT if delta < bound else LOSSES
+            samples, composed_by = samples + taken, DIRECT if delta < bound else LOSSES
     return Composed(
         epsilon=float(epsilon),
         delta=delta,
@@ -212,7 +212,7 @@ def composed_at(
         seed=options.fresh_seed(),
         statement=_statement(epsilon, delta, adjacency, len(events), spent) + _of_users(events),
         seconds=time.perf_counter() - start,
-        method=method,
+        composed_by=composed_by,
         whole=whole,
         releases=tuple(events),
     )

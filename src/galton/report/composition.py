@@ -91,7 +91,7 @@ def _rows(composed: Composed, leaks: bool) -> list[tuple[str, str]]:
         if leaks
         else "Nothing changes, or it is not known."
     )
-    method = "samples of a run beside the others" if composed.method == DIRECT else "losses added up"
+    method = "samples of a run beside the others" if composed.composed_by == DIRECT else "losses added up"
     return [
         ("guarantee", composed.statement),
         ("setting", SETTING),
