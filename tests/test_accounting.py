@@ -108,7 +108,7 @@ def test_limits_cover_the_truth_as_often_as_they_say() -> None:
 
 
 @pytest.mark.parametrize("multiplier", slow_after(1, [0.05, 0.3, 5.0, 50.0]))
-@pytest.mark.parametrize("adjacency", [EITHER, REPLACE], ids=str)
+@pytest.mark.parametrize("adjacency", slow_after(1, [REPLACE, EITHER]), ids=str)
 def test_no_overflow_for_any_noise(multiplier: float, adjacency: Adjacency) -> None:
     for pair in (SMALL.at(multiplier), dominating_pair(identity(16), 8, multiplier)):
         for level in (0.01, 1.0, 30.0, 500.0):
@@ -434,6 +434,7 @@ def test_an_astronomical_epsilon_leaves_nothing(bins: int) -> None:
     assert 0 <= estimate.delta <= estimate.upper < 1e-100
 
 
+@SLOW
 def test_merge_loss_is_reported_as_a_factor() -> None:
     strategy = square_root(256)
     pair = dominating_pair(strategy, 64, 3.0, 2)

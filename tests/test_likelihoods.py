@@ -109,7 +109,7 @@ def test_tilted_samples_agree(direction: Direction, bins: int, multiplier: float
 
 
 @pytest.mark.parametrize("direction", BOTH)
-@pytest.mark.parametrize("level", slow_after(2, [0.25, 4.0, 1.0, 16.0]))
+@pytest.mark.parametrize("level", slow_after(1, [0.25, 4.0, 1.0, 16.0]))
 def test_every_cell_of_small_deltas_is_in_reach(direction: Direction, level: float) -> None:
     """Mixture-first down to 1e-12 at 32 and 1,000 bins: a bound that falls with noise and with epsilon."""
     for bins in (32, 1000):

@@ -474,7 +474,7 @@ def places_in(body: Any, above: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield from places_in(value, (*above, name))
 
 
-@pytest.mark.parametrize("kind", ["balls-in-bins", "redrawn", "shuffled", "poisson"])
+@pytest.mark.parametrize("kind", slow_after(2, ["balls-in-bins", "poisson", "redrawn", "shuffled"]))
 def test_no_value_of_a_plan_may_have_another_type(folders: dict[str, Path], tmp_path: Path, kind: str) -> None:
     for place, value in places_in(json.loads((folders[kind] / PLAN).read_text())):
         for other in OTHER_TYPES[type(value)]:
