@@ -27,7 +27,7 @@ from galton.plan.choose import references
 from galton.plan.folder import PLAN, STRATEGY, SUMS
 from galton.strategies import Strategy
 from tests.forging import fitting, rewrite_sums, with_noise
-from tests.marks import SLOW
+from tests.marks import SLOW, slow_after
 from tests.test_cli import galton as command
 
 SIZES: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4}
