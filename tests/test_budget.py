@@ -647,6 +647,7 @@ def budget(tmp_path: Path) -> galton.Budget:
     return budget
 
 
+@SLOW
 def test_a_budget_is_spent_until_nothing_is_left(budget: galton.Budget) -> None:
     assert budget.composed().epsilon == 0
     budget.spend(["gaussian:sigma=4"], "means")
@@ -876,6 +877,7 @@ def test_a_distribution_of_a_mechanism_has_the_directions_of_its_adjacency() -> 
     assert add.get_delta_for_epsilon(0.5) < both.get_delta_for_epsilon(0.5)
 
 
+@SLOW
 def test_a_distribution_of_a_truncated_run(plan: Plan) -> None:
     truncated = galton.privacy_loss_distribution(plan, delta=1e-4, options=FEW)
     composed = compose([plan], delta=1e-4, options=FEW)
@@ -885,6 +887,7 @@ def test_a_distribution_of_a_truncated_run(plan: Plan) -> None:
     assert deltas[-1] >= plan.truncation.displacement
 
 
+@SLOW
 def test_a_plan_among_the_events_of_dp_accounting(plan: Plan, composed_plan: Composed) -> None:
     event = dp_accounting.ComposedDpEvent([PlanDpEvent(plan, 1e-4, options=FEW), dp_accounting.GaussianDpEvent(5.0)])
     accountant = CertifiedAccountant().compose(event)

@@ -17,6 +17,7 @@ from galton.sampling.chains import Chain, affordable, ring
 from galton.sampling.factor import upward_factor
 from galton.sampling.orthogonal import spaced_modes
 from galton.sampling.tilted import best_tilt, log_shape
+from tests.marks import SLOW
 
 EPSILON = 1.0
 
@@ -92,6 +93,7 @@ def _agrees_with_plain(bands: int, size: int, order: int) -> None:
     assert error < 0.05 * chained
 
 
+@SLOW
 def test_groups_of_bins_give_the_delta_of_plain_samples() -> None:
     _agrees_with_plain(bands=2, size=2, order=3)
 

@@ -26,6 +26,7 @@ from galton.report.curves import DELTAS
 from galton.report.disclosure import RHO
 from galton.report.risk import RATES, risk_if_known, risk_if_secret
 from tests import truth
+from tests.marks import SLOW
 from tests.test_cli import galton
 from tests.test_report import CHROMIUM, HOSTILE, Reader, browser, chromium
 
@@ -252,6 +253,7 @@ def test_numbers_of_a_composition_are_those_of_one_gaussian_mechanism() -> None:
     assert risk.mu_delta < 1e-13
 
 
+@SLOW
 def test_a_composition_without_amplification_counts_every_sample_in_full() -> None:
     composed = compose(["gaussian:sigma=2,probability=0.1", "laplace:scale=20"], delta=1e-5)
     disclosure = disclose_composition(composed)
@@ -267,6 +269,7 @@ def test_a_composition_without_amplification_counts_every_sample_in_full() -> No
     assert disclose_composition(compose(["dp:epsilon=0.1"], delta=1e-5)).secret.rho == pytest.approx(0.005)
 
 
+@SLOW
 def test_a_composition_says_what_is_released(fixed: Plan, tmp_path: Path) -> None:
     disclosure = disclose_composition(compose([fixed, "gaussian:sigma=5"], delta=1e-5))
     rows = dict(disclosure.rows)

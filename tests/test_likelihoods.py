@@ -172,6 +172,7 @@ def test_questions_about_independent_noise_need_no_sample() -> None:
     assert back.upper - back.lower <= 0.02
 
 
+@SLOW
 def test_a_sampler_that_was_asked_for_is_used() -> None:
     pair = dominating_pair(identity(16), bins=8, noise_multiplier=1.0)
     asked = delta(pair, 1.0, options=Options(sampler="maximum", seed=1, rel_width=0.2))

@@ -123,6 +123,7 @@ def test_epsilon_of_poisson_batches_is_that_of_fewer_steps(tmp_path: Path) -> No
     assert deltas[0] <= 1e-4 < deltas[1]
 
 
+@SLOW
 def test_the_command_bounds_the_first_rounds() -> None:
     """C = I: one of four epochs with this noise is a run of one epoch with twice the multiplier."""
     mechanism = Mechanism("identity", 4, 4)

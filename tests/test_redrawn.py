@@ -211,7 +211,7 @@ def test_one_epoch_is_one_draw(direction: Direction) -> None:
     agree(mean(sharp(redrawn_pair(strategy, 6, 0.8), direction, 1.0), 1.0, 60_000, seed=2), before)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", slow_after(1, DIRECTIONS))
 def test_one_bin_is_the_gaussian_mechanism(direction: Direction) -> None:
     pair = redrawn_pair(square_root(5, 2), 1, 0.7)
     assert pair.mu_upper == pytest.approx(1 / 0.7, rel=1e-10)

@@ -252,7 +252,7 @@ def test_nearly_as_long_rests_are_nearly_one_draw(direction: Direction) -> None:
     assert abs(ways[2] - truth) < abs(ways[1] - truth) < abs(ways[0] - truth)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("direction", slow_after(1, DIRECTIONS))
 def test_one_bin_is_the_gaussian_mechanism(direction: Direction) -> None:
     pair = separated_pair(identity(5), 1, 1, 0.7)
     assert pair.mu_upper == pytest.approx(1 / 0.7, rel=1e-10)
