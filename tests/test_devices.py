@@ -25,7 +25,7 @@ QUICK = ["blt"]
 
 def on_devices(number: int, program: str, *arguments: Any) -> None:
     """Runs a program of tests/devices on so many devices, which JAX makes of one processor."""
-    flags = f"--xla_force_host_platform_device_count={number}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={number}"
     command = [sys.executable, "-m", f"tests.devices.{program}", *map(str, arguments)]
     place = os.pathsep.join(path for path in (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")) if path)
     environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": place}
@@ -99,7 +99,8 @@ def in_processes(number: int, *arguments: Any) -> list[int]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags}
     environment["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))
     plan, folder, output, *rest = arguments
     program = [sys.executable, "-m", "tests.devices.process"]
