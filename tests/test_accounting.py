@@ -26,6 +26,7 @@ from galton.accounting import (
 from galton.accounting.certificate import samples_to_certify, target_digest
 from galton.accounting.curve import trade_off
 from galton.accounting.estimate import DeltaEstimate, delta_with_failure
+from galton.accounting.inversion import quick_epsilon
 from galton.accounting.merging import merge_loss
 from galton.accounting.options import derived_seed
 from galton.bounds import BOUNDS
@@ -166,6 +167,13 @@ def test_epsilon_inverts_delta(adjacency: Adjacency, bound: str) -> None:
 
     assert truth(estimate.upper) <= 1e-3 <= truth(estimate.lower)
     assert estimate.upper - estimate.lower < 0.05 * estimate.epsilon
+
+
+def test_a_quick_epsilon_of_zero_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target lies between delta(0), 0.088, and its bound without samples, 0.103; many steps down were a minute."""
+    pair = dominating_pair(square_root(64, 4), bins=32, noise_multiplier=1.5)
+    monkeypatch.setattr("galton.accounting.inversion.walk", None)
+    assert quick_epsilon(pair, 0.095, 0.2, Adjacency.ADD_OR_REMOVE, 1) == 0.0
 
 
 def test_epsilon_is_zero_where_delta_at_zero_is_below_the_target() -> None:

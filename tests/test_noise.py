@@ -51,6 +51,7 @@ from galton.strategies import (
     identity,
     square_root,
 )
+from tests.marks import SLOW
 
 ROUNDS = 8
 KINDS: dict[str, Strategy] = {
@@ -68,6 +69,9 @@ KINDS: dict[str, Strategy] = {
 }
 SQUARE = [kind for kind in KINDS if not kind.startswith("tree")]
 ALL = [(kind, "buffers") for kind in KINDS] + [(kind, "recompute") for kind in SQUARE]
+QUICK = {(kind, "buffers") for kind in ("identity", "3 bands", "banded inverse", "blt", "dense", "tree of 6")}
+QUICK |= {("blt", "recompute"), ("scaled toeplitz", "recompute")}
+SOME_QUICK = [case if case in QUICK else pytest.param(*case, marks=SLOW) for case in ALL]
 PARAMS = {"a": jnp.zeros((300, 500)), "b": jnp.zeros(()), "c": jnp.zeros(49_999)}
 STDDEV = 1.7
 
@@ -240,7 +244,7 @@ def exact_covariance(strategy: Strategy) -> FloatArray:
     return inverse @ inverse.T
 
 
-@pytest.mark.parametrize(("kind", "form"), ALL)
+@pytest.mark.parametrize(("kind", "form"), SOME_QUICK)
 def test_covariance_is_that_of_the_inverse(kind: str, form: str) -> None:
     """Every entry of stddev^2 C^-1 C^-T, over 200,000 coordinates in three arrays, within 5 standard errors."""
     samples = whole_run(kind, form).astype(np.float64)
@@ -373,7 +377,12 @@ SMALL = {"w": jnp.zeros((6, 5)), "b": jnp.zeros(5)}
 
 
 @pytest.mark.parametrize(
-    ("kind", "form", "stop"), [(k, f, 3) for k, f in ALL] + [("blt", "buffers", 0), ("tree", "buffers", 7)]
+    ("kind", "form", "stop"),
+    [
+        *(case if case[:2] in QUICK else pytest.param(*case, marks=SLOW) for case in ((*kind, 3) for kind in ALL)),
+        ("blt", "buffers", 0),
+        ("tree", "buffers", 7),
+    ],
 )
 def test_a_saved_state_resumes_bit_by_bit(kind: str, form: str, stop: int, tmp_path: Path) -> None:
     noise = noise_of(kind, form)

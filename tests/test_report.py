@@ -228,7 +228,7 @@ SUPPORTED = [
     case
     for name, accountant in ACCOUNTANTS.items()
     for case in slow_after(
-        0 if name in ("redrawn", "min-separation") else 1,
+        1 if name in ("balls-in-bins", "poisson", "cyclic-poisson", "unamplified") else 0,
         [(name, adjacency) for adjacency in Adjacency if accountant.supports(adjacency)],
     )
 ]

@@ -261,7 +261,7 @@ def test_identity_agrees_with_pld_accounting(row: dict[str, float | str]) -> Non
             assert low - 5 * error <= sampled <= high + 5 * error
 
 
-@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("direction", slow_after(2, Direction))
 @pytest.mark.parametrize("seed", slow_after(1, [1, 2]))
 def test_random_dense_strategies_against_brute_force(direction: Direction, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -327,7 +327,7 @@ def test_merging_needs_equal_groups() -> None:
 # The tilted sampler.
 
 
-@pytest.mark.parametrize("direction", [MIXTURE, REPLACE])
+@pytest.mark.parametrize("direction", slow_after(1, [MIXTURE, REPLACE]))
 @pytest.mark.parametrize("order", slow_after(1, [3, 1, 2, 6]))
 def test_every_order_of_the_tilt_is_unbiased(direction: Direction, order: int) -> None:
     pair = dominating_pair(square_root(24, 3), 3, 2.5)

@@ -30,6 +30,7 @@ from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.training import LostRounds, PlanViolated, TrainingRun, check_record
 from galton.training.torch import PaddedBatch, PrivateOptimizer, clipped_sum, open_run, plan_loader, train
 from tests.forging import with_noise
+from tests.marks import SLOW
 
 SEED = 1076
 """A seed for which one of the eight bins is empty."""
@@ -512,6 +513,7 @@ def test_a_state_without_its_model_gets_no_noise_again(small_plan: Plan, tmp_pat
     assert check_record(tmp_path)["rounds_skipped"] == [[2, 4]]
 
 
+@SLOW
 def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     """PyTorch reports it as an unexpected position in a file."""
     code = """

@@ -200,6 +200,8 @@ def quick_epsilon(
         return lambda other: max(estimator(pair.noise_multiplier, other).delta for estimator in estimators)
 
     least = 1e-6 * ceiling
+    if design(least, 1, 0)(least) <= target:
+        return 0.0
     guess, _ = walk(design, target, ceiling, (least, ceiling), blocks or blocks_for(pair))
     return 0.0 if guess <= least else guess
 
