@@ -52,6 +52,15 @@ def test_a_thousand_cases(place: Path) -> None:
     assert check(cases.cases(SEED, 0, 1000)) == 1000
 
 
+def test_files_that_a_case_has_overwritten_are_put_back(place: Path) -> None:
+    before = (place / "exact" / "strategy.json").read_bytes()
+    words = ("explore", "--output", "{exact}/strategy.json")
+    assert running.run_case(cases.Case(0, "explore", words=words), SEED).code == 0
+    assert (place / "exact" / "strategy.json").read_bytes() != before
+    inputs.restore(place)
+    assert (place / "exact" / "strategy.json").read_bytes() == before
+
+
 def test_cases_depend_on_seed_and_number_alone() -> None:
     first = list(cases.cases(3, 0, 50))
     assert list(cases.cases(3, 20, 50)) == first[20:]

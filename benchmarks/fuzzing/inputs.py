@@ -14,6 +14,9 @@ import numpy as np
 
 import galton
 
+_KEPT = "kept"
+"""Copies of all files as they were made."""
+
 
 @cache
 def place_of() -> Path:
@@ -63,6 +66,18 @@ def make_files(place: Path, certified: galton.Plan | None) -> None:
     shutil.copytree(place / "exact", place / "changed")
     with (place / "changed" / "plan.json").open("a") as file:
         file.write(" ")
+    shutil.copytree(place, place / _KEPT, ignore=shutil.ignore_patterns("cache", "ledgers"))
+
+
+def restore(place: Path) -> None:
+    """Puts back files that a case has overwritten or removed, as it may if they are named as its output."""
+    for kept in (place / _KEPT).rglob("*"):
+        file, state = place / kept.relative_to(place / _KEPT), kept.stat()
+        if kept.is_file() and not (
+            file.is_file() and (file.stat().st_size, file.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+        ):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(kept, file)
 
 
 def forge(place: Path, random_numbers: random.Random) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 
 import galton
 from benchmarks.fuzzing.cases import Case
-from benchmarks.fuzzing.inputs import Paths, forge, make_files, place_of
+from benchmarks.fuzzing.inputs import Paths, forge, make_files, place_of, restore
 from benchmarks.fuzzing.public_api import VALUES, good_arguments
 
 SECONDS = 60.0
@@ -59,6 +59,7 @@ def run_case(case: Case, seed: int) -> Outcome:
     place = place_of()
     for left in place.glob("new*"):
         shutil.rmtree(left) if left.is_dir() else left.unlink()
+    restore(place)
     forge(place, random.Random(f"{seed} {case.index} forged"))
     _reset_peak()
     start = time.process_time()
