@@ -36,6 +36,7 @@ from galton.sampling import (
 )
 from galton.sampling.base import Draw, Layout, block_keys, chunk_key, wide_jax
 from galton.sampling.factor import upward_factor
+from galton.sampling.frozen import FrozenMixture, centres_of
 from galton.sampling.normals import ERROR, TAIL, _from_words, standard_normals
 from galton.sampling.schedule import Pool, Submit
 from galton.sampling.tilted import best_tilt, tilt
@@ -322,6 +323,16 @@ def test_merged_bins_never_give_less(direction: Direction, strategy: Strategy) -
 def test_merging_needs_equal_groups() -> None:
     with pytest.raises(InvalidArgument, match="must divide the number of bins, 16"):
         dominating_pair(identity(16), 16, 1.0, 3)
+
+
+@SLOW
+def test_few_of_many_modes_stand_for_all_in_the_quick_estimate() -> None:
+    pair = dominating_pair(square_root(1200, 64), 600, 0.9)
+    assert len(centres_of(pair.modes)) < pair.modes
+    estimate = FrozenMixture(pair, MIXTURE, 1.0, 1, 1)(0.9, 1.0)
+    sampled, error = mean(TiltedSampler(pair, MIXTURE, 1.0), 1.0, 40_000)
+    assert abs(estimate.delta - sampled) < 5 * math.hypot(error, estimate.relative_error * estimate.delta)
+    assert max(error, estimate.relative_error * estimate.delta) < 0.06 * sampled
 
 
 # The tilted sampler.

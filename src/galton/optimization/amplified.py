@@ -188,10 +188,10 @@ def optimize(
     if participation == OPEN_SEPARATION:
         family, participation = settle_separation(family, bins, rounds, aim, workload, options, seed)
     way = find_participation(participation, bins)
-    samples = way.samples(rounds) if samples is None else samples
+    samples = way.samples(bins, rounds) if samples is None else samples
     usual = "plain" if method == "paper" and "plain" in way.estimators else way.estimators[0]
     estimator = choice("estimator", estimator or usual, way.estimators)
-    parsed = parse_family(family, rounds).with_weights(way.most_weights(rounds))
+    parsed = parse_family(family, rounds).with_weights(way.most_weights(bins, rounds))
     parsed.check_memory(bins)
     most = way.most_bands(rounds)
     if parsed.most_bands > most:

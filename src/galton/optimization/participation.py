@@ -27,6 +27,8 @@ MOST_MODES = 512
 """With more bins than this the optimiser averages neighbouring modes; the accountant never does."""
 AVERAGES = 64
 """So many averages at most, fewer where they would take too much memory."""
+_MOST_WEIGHTS = 128
+"""Free weights of a search on averages, which cannot tell what is good for single modes."""
 _MOST_ENTRIES = 1 << 23
 _MOST_DRAWN = 1 << 20
 """Draws times rounds that a search over patterns begins with, unless the draws were fewer than `_FEWEST`."""
@@ -70,11 +72,11 @@ class Participation(ABC):
         """Returns the most bands of C that can be analysed; by default any number."""
         return rounds
 
-    def samples(self, rounds: int) -> int:
+    def samples(self, bins: int, rounds: int) -> int:
         """Returns the draws per direction that a search begins with."""
         return self.usual_samples
 
-    def most_weights(self, rounds: int) -> int:
+    def most_weights(self, bins: int, rounds: int) -> int:
         """Returns how many weights of rounds a search may choose freely; between them they are interpolated."""
         return rounds
 
@@ -103,6 +105,9 @@ class OneDraw(Participation):
     name: ClassVar[str] = Pair.participation
     estimators: ClassVar[tuple[str, ...]] = ESTIMATORS
     usual_samples: ClassVar[int] = 1 << 12
+
+    def most_weights(self, bins: int, rounds: int) -> int:
+        return rounds if bins <= MOST_MODES else min(rounds, _MOST_WEIGHTS)
 
     def statistic(self, form: Form, bins: int) -> jax.Array:
         if bins <= MOST_MODES:
@@ -138,11 +143,11 @@ class PatternParticipation(Participation):
     tries_longer_memory: ClassVar[bool] = False
     inner_refreshes: ClassVar[int] = 1
 
-    def samples(self, rounds: int) -> int:
+    def samples(self, bins: int, rounds: int) -> int:
         return max(_FEWEST, min(self.usual_samples, 1 << (_MOST_DRAWN // rounds).bit_length() - 1))
 
-    def most_weights(self, rounds: int) -> int:
-        return self.samples(rounds) // 4
+    def most_weights(self, bins: int, rounds: int) -> int:
+        return self.samples(bins, rounds) // 4
 
 
 class Redrawn(PatternParticipation):

@@ -133,7 +133,7 @@ def judge(
 ) -> Judgement:
     """Returns the objective on fresh samples, which the search never saw; `guess` is log sigma nearby, if known."""
     fresh = replace(target, estimator=problem.participation.estimators[0])
-    usual = problem.participation.samples(problem.family.rounds)
+    usual = problem.participation.samples(problem.bins, problem.family.rounds)
     samples = samples or 4 * max(_FEWEST_JUDGED, min(target.samples, usual))
     level = design(problem, parameters, fresh, f"judge {purpose}", samples, guess)
     log_sigma = level(problem.statistic(parameters)).log_sigma
