@@ -16,7 +16,7 @@ from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
 from galton.sampling.factor import upward_factor
-from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
+from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, SHALLOW_LOST
 from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.levels import LevelTilt, log_exceedances
 from galton.sampling.normals import uniforms
@@ -88,12 +88,14 @@ class LevelledSampler(Sampler):
         self._share = min(max(self._share, _LEAST_SHARE), 1 - _LEAST_SHARE)
         top, largest = float(chain.levels[-1]), float(gram.diagonal().max())
         around = float(gram.sum(axis=1).max())
-        farthest = (abs(tilt.cut) + 1.5 * largest) / math.sqrt(float(gram.diagonal().min())) + 10.0
+        least = float(gram.diagonal().min())
+        farthest = (abs(tilt.cut) + 1.5 * largest) / math.sqrt(least) + 10.0
         rounding = loss_slack(
             bins, largest, top * around + 2 * largest, (top * bins + 2) * factor.residual, "float64", farthest
         )
-        depth = DEPTH_ERROR * math.sqrt(largest)
-        self.slack = Slack(2 * (rounding.epsilon + depth), rounding.lost + DEPTH_LOST + self._choice_error(bins))
+        moved = (rounding.epsilon + DEPTH_ERROR * math.sqrt(largest)) * (1 + math.sqrt(largest / least))
+        self.slack = Slack(moved, rounding.lost + DEPTH_LOST + SHALLOW_LOST + self._choice_error(bins))
+        self._weight_error = self._rounding() + (top * bins) ** 2 * factor.residual
         self.layout = layout(bins, most_blocks=4, largest_block=1 << 11)
         weights = chain.weights(tilt.log_coefficients)
         futures, _ = chain.futures(weights, chain.steps)
@@ -122,18 +124,18 @@ class LevelledSampler(Sampler):
         count, exponent = self.tilt.chain.levels.size, float(self.tilt.chain.log_attraction.max())
         return 8 * (bins * (count + 2) * (bins + exponent + 16) + bins * bins) * ROUNDOFF
 
-    def _weight_error(self) -> float:
+    def _rounding(self) -> float:
         """Bounds the rounding of the log weight, beyond what errors of the point do to it."""
         bins, top = self.tilt.chain.ring.groups, float(self.tilt.chain.levels[-1])
         largest = float(self.tilt.chain.ring.lags.sum() * 2)
         size = top * (top * largest + math.sqrt(largest) * norm_bound(bins)) + 64
-        return 8 * (bins + 64) * (bins * size + bins * top**2 * largest) * ROUNDOFF
+        return 8 * (bins + 64) * (bins * size + bins * top**2 * largest) * ROUNDOFF + 1e-10
 
     def _range_at(self, epsilon: float) -> float:
         margin = 4 * self.tilt.chain.ring.groups * float(self.tilt.chain.levels[-1]) * self.slack.epsilon
         below = self.tilt.log_below(epsilon) - math.log1p(-self._share)
         above = self.tilt.log_above - math.log(self._share)
-        return math.exp(min(max(below, above) + margin + 2 * self._weight_error() + 1e-9, 700.0))
+        return math.exp(min(max(below, above) + margin + 2 * self._weight_error + 1e-9, 700.0))
 
     def values(self, draw: Draw, epsilon: float, rounding: int = 0) -> FloatArray:
         if rounding and isinstance(draw, BoundedDraw):
@@ -148,8 +150,7 @@ class LevelledSampler(Sampler):
             memory = tilt.chain.ring.memory
             arrays = _losses(keys, self._tables, constants, memory, self.layout)
             loss, log_weight, least, most = (np.asarray(array) for array in arrays)
-        rounding = self._weight_error()
-        return BoundedDraw(loss, log_weight, least - rounding, most + rounding)
+        return BoundedDraw(loss, log_weight, least - self._weight_error, most + self._weight_error)
 
 
 _LEAST_SHARE = 0.02
@@ -186,7 +187,9 @@ def _losses(
         logs = jnp.log(factors)
         slope = ((terms * tables.levels).sum(axis=-1) / factors).sum(axis=-1)
         by_turn = logs.sum(axis=-1, keepdims=True) - _windows(logs, memory)
-        levels = jnp.where(above[:, None], _posterior_levels(for_turn, after, terms, by_turn, tables.levels, memory), before)
+        levels = jnp.where(
+            above[:, None], _posterior_levels(for_turn, after, terms, by_turn, tables.levels, memory), before
+        )
         doubled = (_product(levels, tables.raised) * levels).sum(axis=-1)
         raised = (doubled - (tables.raised.diagonal() * levels).sum(axis=-1)) / 2
         log_chain = log_mean_exp(by_turn) + raised - constants.log_normaliser - loss

@@ -157,9 +157,14 @@ def best_levels(gram: FloatArray, epsilon: float) -> LevelTilt | None:
     strengths = np.log(np.array(_STRENGTHS) / (bins.groups * math.exp(epsilon)))
     starts = [np.array((log, math.log(far / near) - log)) for log in strengths for far in _CUTS]
     start = min(starts, key=fit.log_range)
-    simplex = np.array([start, start + (0.15, 0.0), start - (0.0, 0.15)])
-    options = {"initial_simplex": simplex, "maxfev": 24, "xatol": 0.02, "fatol": 0.05}
-    return fit.tilt(*minimize(fit.log_range, start, method="Nelder-Mead", options=options).x)
+    simplex = start + np.array([(0.0, 0.0), (0.15, 0.0), (0.0, -0.15)])
+    optimum = minimize(
+        fit.log_range,
+        start,
+        method="Nelder-Mead",
+        options={"initial_simplex": simplex, "maxfev": 24, "xatol": 0.02, "fatol": 0.05},
+    )
+    return fit.tilt(float(optimum.x[0]), float(optimum.x[1]))
 
 
 def _affordable(bins: Ring) -> FloatArray | None:
@@ -181,7 +186,7 @@ class _Fit:
     def log_range(self, where: FloatArray) -> float:
         """The logarithm of the range, roughly, at the logarithm of theta and a cut."""
         theta, cut = math.exp(float(where[0])), float(where[1])
-        coefficients, log_normaliser = self._coefficients(theta, cut)
+        _, log_normaliser = self._coefficients(theta, cut)
         below = log_normaliser - 1 - math.log(theta * self._bins) - theta * self._bins * math.exp(self._epsilon)
         return float(np.logaddexp(log_exceeding(self._gram, cut), below))
 

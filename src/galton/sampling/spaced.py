@@ -19,8 +19,8 @@ from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, SHALLOW_LOST
-from galton.sampling.kernels import log_mean_exp
-from galton.sampling.normals import standard_normals, uniforms
+from galton.sampling.kernels import correlated, log_mean_exp
+from galton.sampling.normals import uniforms
 from galton.sampling.slack import loss_slack
 
 _EDGES = np.concatenate(([-np.inf], np.linspace(-8.0, 8.0, 1 << 10), [np.inf]))
@@ -83,11 +83,11 @@ def best_spaced(gram: FloatArray, epsilon: float) -> SpacedTilt | None:
         normalisers = logsumexp(masses, axis=1).reshape(-1, spacing).sum(axis=0)
         return SpacedTilt(spacing, theta, masses, normalisers, beside)
 
+    def log_range(log_strength: float) -> float:
+        return tilt(log_strength).log_range(epsilon)
+
     bounds = (epsilon, math.log(_MOST_STRENGTH) + epsilon)
-    options = {"xatol": 0.02, "maxiter": 30}
-    optimum = minimize_scalar(
-        lambda log: tilt(float(log)).log_range(epsilon), bounds=bounds, method="bounded", options=options
-    )
+    optimum = minimize_scalar(log_range, bounds=bounds, method="bounded", options={"xatol": 0.02, "maxiter": 30})
     return tilt(float(optimum.x))
 
 
@@ -123,7 +123,7 @@ class SpacedSampler(Sampler):
         around = float(gram.sum(axis=1).max()) / least
         rounding = loss_slack(bins, largest, largest / 2, factor.residual, "float64", 20.0)
         moved = (rounding.epsilon + DEPTH_ERROR * math.sqrt(largest)) * (1 + around)
-        near = 4 * together * members * 20.0 * math.sqrt(largest) * (1 + around)
+        near = 4 * together * members * 40.0 * math.sqrt(largest) * (1 + around)
         ratio = 4 * together * members * 400.0 + 64 * bins * _EDGES.size * ROUNDOFF
         self.slack = Slack(
             moved + near + ratio, rounding.lost + members * (DEPTH_LOST + SHALLOW_LOST) + 8 * bins * bins * ROUNDOFF
@@ -138,7 +138,7 @@ class SpacedSampler(Sampler):
 
     @property
     def steepness(self) -> int:
-        """The mean of the classes' tilts moves by the tilt of all modes, that of the class drawn by up to p times it."""
+        """The mean over classes moves by the tilt of all modes, the tilt of the class drawn by up to p times that."""
         strength = self.tilt.theta * self.tilt.log_masses.shape[0] * math.exp(-self.least_epsilon)
         return math.ceil((1 + self.tilt.spacing) * strength * 1.01) + 2
 
@@ -188,13 +188,12 @@ def _losses(
         drawn = (jax.random.bits(for_class, (size, 1), jnp.uint64) % spacing).astype(jnp.int64)
         members = drawn + spacing * jnp.arange(bins // spacing)
         uniform = uniforms(for_cell, members.shape)
-        search = jax.vmap(jax.vmap(lambda bin_, target: jnp.searchsorted(running[bin_], target * running[bin_, -1])))
-        cell = jnp.minimum(search(members, uniform), signs.size - 1)
+        cell = jnp.minimum(_cells(running, members, uniform), signs.size - 1)
         tail = ends[0][cell] + (ends[1][cell] - ends[0][cell]) * uniforms(for_place, members.shape)
         normal = signs[cell] * jax.scipy.special.ndtri(tail)
         energy = diagonal[members]
         wanted = jnp.sqrt(energy) * normal
-        point = jnp.matmul(standard_normals(noise, (size, bins), jnp.float64), root, precision=jax.lax.Precision.HIGHEST)
+        point = correlated(noise, root, size)
         steps = (wanted - jnp.take_along_axis(point, members, axis=1)) / energy
         spread = jnp.zeros((size, bins)).at[jnp.arange(size)[:, None], members].set(steps)
         point = point + jnp.matmul(spread, gram, precision=jax.lax.Precision.HIGHEST)
@@ -208,3 +207,18 @@ def _losses(
 
     loss, log_weight = jax.lax.map(block, keys)
     return loss.ravel(), log_weight.ravel()
+
+
+def _cells(running: jax.Array, members: jax.Array, uniform: jax.Array) -> jax.Array:
+    """The cell of every member by its uniform number, a binary search in the running sums of its bin."""
+    last = running.shape[1] - 1
+    targets = uniform * running[members, last]
+
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = (low + high) // 2
+        beyond = running[members, middle] < targets
+        return jnp.where(beyond, middle + 1, low), jnp.where(beyond, high, middle)
+
+    start = jnp.zeros_like(members), jnp.full_like(members, last)
+    return jax.lax.fori_loop(0, (last + 1).bit_length(), halve, start)[0]

@@ -42,6 +42,9 @@ from galton.separated import SeparatedPair
 
 _CHAIN_COST = math.log(30)
 """By how much the range must be smaller for little memory to be worth a program that takes seconds to compile."""
+_SPACED_COST = math.log(5)
+"""The same for spaced modes against the half-space."""
+
 
 def _log_range(sampler: Sampler, epsilon: float) -> float:
     return math.log(max(sampler.value_range(epsilon), 1e-300))
@@ -101,7 +104,7 @@ class BinsToolkit(Toolkit):
         gram = upward_factor(pair.gram).gram
         if direction is Direction.NOISE_FIRST:
             half_space, spaced = HalfSpaceSampler(pair, epsilon), best_spaced(gram, epsilon)
-            if spaced is None or spaced.log_range(epsilon) + _CHAIN_COST > _log_range(half_space, epsilon):
+            if spaced is None or spaced.log_range(epsilon) + _SPACED_COST > _log_range(half_space, epsilon):
                 return half_space
             return SpacedSampler(pair, spaced, epsilon)
         tilted = TiltedSampler(pair, direction, epsilon)
