@@ -57,14 +57,14 @@ class Ring:
         return pairs * float((np.arange(self.lags.size) * self.lags).max()) / self.groups + pairs * self.beyond
 
 
-def ring(gram: FloatArray, size: int) -> Ring | None:
-    """Returns the bins in groups of this size; None if entries far from the diagonal are too large for a chain."""
+def ring(gram: FloatArray, size: int, farthest: int = _FARTHEST) -> Ring | None:
+    """Returns the bins in groups of this size; None if entries more than `farthest` groups off the diagonal count."""
     groups = gram.shape[0] // size
     blocks = gram.reshape(groups, size, groups, size).max(axis=(1, 3))
     by_lag = [float(blocks[np.arange(groups), (np.arange(groups) + lag) % groups].max()) for lag in range(groups)]
     lags = np.array(by_lag[: groups // 2 + 1])
     memory = int(np.flatnonzero(lags > _NEGLIGIBLE * lags[0]).max())
-    if not 1 <= memory <= _FARTHEST or groups <= 2 * memory:
+    if not 1 <= memory <= farthest or groups <= 2 * memory:
         return None
     return Ring(size, groups, lags[: memory + 1], float(lags[memory + 1 :].max(initial=0.0)))
 

@@ -17,6 +17,8 @@ from galton.sampling.chained import ChainedSampler, best_chain
 from galton.sampling.factor import upward_factor
 from galton.sampling.frozen import BLOCK, Estimate, FrozenHalfSpace, FrozenMixture
 from galton.sampling.halfspace import HalfSpaceSampler, noise_first_bound
+from galton.sampling.levelled import LevelledSampler
+from galton.sampling.levels import best_levels
 from galton.sampling.many_bins import ManyBinsModel, ManyHalfSpaceSampler, ManyPlainSampler, ManyTiltedSampler
 from galton.sampling.many_bins_frozen import FrozenDepthsOfMany, FrozenMany, many_blocks
 from galton.sampling.maximum import MaximumSampler
@@ -34,11 +36,19 @@ from galton.sampling.redrawn import (
 from galton.sampling.redrawn_frozen import FrozenDepths, FrozenPatterns, block_size
 from galton.sampling.separated import SeparatedModel
 from galton.sampling.separated_frozen import FrozenRenewals
+from galton.sampling.spaced import SpacedSampler, best_spaced
 from galton.sampling.tilted import TiltedSampler, best_tilt, resolvable
 from galton.separated import SeparatedPair
 
 _CHAIN_COST = math.log(30)
-"""By how much the range must be smaller for a chain to be worth its program, which takes seconds to compile."""
+"""By how much the range must be smaller for little memory to be worth a program that takes seconds to compile."""
+_SPACED_COST = math.log(5)
+"""The same for spaced modes against the half-space."""
+
+
+def _log_range(sampler: Sampler, epsilon: float) -> float:
+    return math.log(max(sampler.value_range(epsilon), 1e-300))
+
 
 FrozenEstimator = Callable[[float, float], Estimate]
 """Called as estimator(noise multiplier, epsilon)."""
@@ -91,15 +101,21 @@ class BinsToolkit(Toolkit):
         return PlainSampler(pair, direction)
 
     def sharp(self, pair: Pair, direction: Direction, epsilon: float) -> Sampler:
+        gram = upward_factor(pair.gram).gram
         if direction is Direction.NOISE_FIRST:
-            return HalfSpaceSampler(pair, epsilon)
+            half_space, spaced = HalfSpaceSampler(pair, epsilon), best_spaced(gram, epsilon)
+            if spaced is None or spaced.log_range(epsilon) + _SPACED_COST > _log_range(half_space, epsilon):
+                return half_space
+            return SpacedSampler(pair, spaced, epsilon)
         tilted = TiltedSampler(pair, direction, epsilon)
         if direction is Direction.REPLACE:
             return tilted
-        chain = best_chain(upward_factor(pair.gram).gram, epsilon, tilted.order)
-        if chain is None or chain.log_range(epsilon) + _CHAIN_COST > tilted.tilt.log_range(epsilon):
-            return tilted
-        return ChainedSampler(pair, chain, epsilon)
+        most = tilted.tilt.log_range(epsilon) - _CHAIN_COST
+        chain, levels = best_chain(gram, epsilon, tilted.order), best_levels(gram, epsilon)
+        chained = math.inf if chain is None else chain.log_range(epsilon)
+        if levels is not None and levels.log_range(epsilon) < min(most, chained):
+            return LevelledSampler(pair, levels, epsilon)
+        return tilted if chain is None or chained > most else ChainedSampler(pair, chain, epsilon)
 
     def resolvable(self, pair: Pair, direction: Direction) -> bool:
         return direction is Direction.NOISE_FIRST or resolvable(upward_factor(pair.gram).gram)
