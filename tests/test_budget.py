@@ -23,7 +23,8 @@ from galton.accountants.losses import Aim, AtomicLoss, Atoms, dominating_atoms, 
 from galton.accounting.limits import Limits
 from galton.budget.composed import Composed, compose
 from galton.budget.dp_events import CertifiedAccountant, PlanDpEvent
-from galton.budget.events import GaussianEvent, KnownEvent, LaplaceEvent, event_from_json
+from galton.budget.events import GaussianEvent, KnownEvent, LaplaceEvent
+from galton.budget.runs import event_from_json
 from galton.budget.sources import as_event, from_dp_event
 from galton.budget.tuning import TunedEvent
 from galton.plan.make import for_search
@@ -412,6 +413,18 @@ def test_settled_events_compose_as_before_and_survive_json(plan: Plan, exact_pla
         first, second = (compose([each], delta=1e-3, adjacency=adjacency, options=FEW) for each in (event, again))
         assert first.epsilon == second.epsilon
         assert first.truncation_delta == second.truncation_delta
+
+
+def test_a_settled_run_composes_beside_another_where_one_direction_counts(plan: Plan) -> None:
+    """Samples beside it need the loss of the other direction, too."""
+    run = replace(as_event(plan)[0], adjacency=Adjacency.REMOVE, displacement=0.0)  # type: ignore[type-var]
+    settled = run.settled(Aim(Adjacency.REMOVE.directions, 1e-4, 1e-7, FEW))
+    kept = event_from_json(json.loads(json.dumps(settled.to_json())))
+    alone, both = (compose(events, delta=1e-3, options=FEW) for events in ([run], [run, kept]))
+    assert both.composed_by == "direct"
+    assert 1.3 * alone.epsilon < both.epsilon < 2 * alone.epsilon
+    distribution = galton.privacy_loss_distribution(kept, delta=1e-3)
+    assert distribution.get_epsilon_for_delta(1e-3) == pytest.approx(alone.epsilon, rel=0.02)
 
 
 def damaged(event: dict[str, Any], **fields: Any) -> dict[str, Any]:

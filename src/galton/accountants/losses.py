@@ -28,6 +28,18 @@ _TAIL_SHARE, _DISCLOSED = 1e-4, 1e-13
 """Share of delta, and delta, below which a curve is not looked at: the rest counts as an infinite loss."""
 
 
+def both_ways(directions: Sequence[Direction]) -> tuple[Direction, ...]:
+    """Returns divergences and those with the two runs exchanged, each once.
+
+    Args:
+      directions: the divergences.
+
+    Returns:
+      The given ones first.
+    """
+    return tuple(dict.fromkeys((*directions, *(direction.reverse for direction in directions))))
+
+
 @dataclass(frozen=True)
 class Aim:
     """What losses are wanted for.
@@ -52,8 +64,7 @@ class Aim:
     @property
     def sides(self) -> tuple[Direction, ...]:
         """The divergences whose curves are needed: a loss below 0 is one above 0 the other way round."""
-        reverses = [direction.reverse for direction in self.directions]
-        return tuple(dict.fromkeys((*self.directions, *reverses)))
+        return both_ways(self.directions)
 
 
 class Loss(ABC):
