@@ -143,7 +143,7 @@ class GaussianEvent(Event):
             raise InvalidArgument("adjacency", str(adjacency), f"is not covered for {self.words}, on Poisson samples")
 
     def if_known(self, adjacency: Adjacency) -> Event:
-        return replace(self, probability=1.0)
+        return leaked(replace(self, probability=1.0, displacement=0.0), self.displacement)
 
     def rho(self, adjacency: Adjacency) -> float:
         return self.count * (adjacency.sides / self.sigma) ** 2 / 2
@@ -160,6 +160,62 @@ class GaussianEvent(Event):
             "displacement": self.displacement,
             "unit": self.unit,
         }
+
+
+@dataclass(frozen=True)
+class _PartlyLost(Loss):
+    """A loss, but for a probability with which it is infinite."""
+
+    loss: Loss
+    lost: float
+
+    @property
+    def repeated(self) -> bool:  # type: ignore[override]
+        return self.loss.repeated
+
+    def interval(self, epsilon: float) -> float:
+        return self.loss.interval(epsilon)
+
+    def steps(self, direction: Direction, interval: float) -> Steps:
+        return [*self.loss.steps(direction, interval), (LossGrid(interval, 0, np.ones(1), self.lost), 1)]
+
+
+@dataclass(frozen=True)
+class LeakedEvent(Event):
+    """A run of which it is known who was in which batch: Gaussian sums, but for a probability with which all is told.
+
+    Args:
+      sums: the sums.
+      lost: the probability, that an example pushed another one out of a batch (docs/math.md, section 14.4).
+    """
+
+    kind: ClassVar[str] = "leaked"
+    sums: GaussianEvent
+    lost: float
+
+    @property
+    def unit(self) -> str | None:  # type: ignore[override]
+        return self.sums.unit
+
+    @property
+    def words(self) -> str:
+        return self.sums.words
+
+    def loss(self, aim: Aim) -> Loss:
+        return _PartlyLost(self.sums.loss(aim), self.lost)
+
+
+def leaked(sums: GaussianEvent, lost: float) -> Event:
+    """Returns sums of known batches, of which truncation may have told more.
+
+    Args:
+      sums: the sums, without displacement.
+      lost: the displacement of the run.
+
+    Returns:
+      An event.
+    """
+    return LeakedEvent(sums, lost) if lost else sums
 
 
 @dataclass(frozen=True)

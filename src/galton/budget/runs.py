@@ -9,7 +9,7 @@ import numpy as np
 
 from galton.accountants import Accountant, Run
 from galton.accountants.losses import Aim, AtomicLoss, Atoms, GaussianLoss, Loss, both_ways, sampled_loss
-from galton.budget.events import Event, GaussianEvent, KnownEvent, LaplaceEvent
+from galton.budget.events import Event, GaussianEvent, KnownEvent, LaplaceEvent, leaked
 from galton.errors import InvalidArgument
 from galton.fields import Fields
 from galton.guarantee import Adjacency
@@ -194,9 +194,9 @@ class BoundEvent(Event):
         return self.event.to_json()  # whoever writes it down has checked the adjacency
 
 
-def _gaussian(mu: float, adjacency: Adjacency, displacement: float, unit: str | None) -> GaussianEvent:
-    """The Gaussian mechanism with this shift under an adjacency."""
-    return GaussianEvent(adjacency.sides / mu, displacement=displacement, unit=unit)
+def _gaussian(mu: float, adjacency: Adjacency, displacement: float, unit: str | None) -> Event:
+    """The Gaussian mechanism with this shift under an adjacency, but for what truncation told."""
+    return leaked(GaussianEvent(adjacency.sides / mu, unit=unit), displacement)
 
 
 def event_from_json(value: dict[str, Any]) -> Event:

@@ -23,6 +23,10 @@ _BEYOND = 2.0
 """A curve goes on to this multiple of the epsilon at delta."""
 
 
+class NothingToShow(GaltonError):
+    """Raised where no epsilon can be shown at the delta that matters."""
+
+
 class Whole:
     """Several losses as one: the sum of all.
 
@@ -185,5 +189,5 @@ def _knots(whole: Whole, delta: float, points: int) -> dict[Direction, FloatArra
         }
     last = _BEYOND * whole.epsilon(delta)
     if not np.isfinite(last):
-        raise GaltonError(f"composition: no epsilon can be shown at delta {delta:g}; take a larger delta")
+        raise NothingToShow(f"composition: no epsilon can be shown at delta {delta:g}; take a larger delta")
     return {direction: np.linspace(0.0, last, points) for direction in whole.directions}

@@ -11,7 +11,7 @@ from galton.errors import InvalidArgument
 from galton.plan.plan import USER
 from galton.report.curves import DELTAS
 from galton.report.disclosure import SETTING, Disclosure
-from galton.report.risk import Risk, risk_of_curve
+from galton.report.risk import Risk, risk_of_curve, smaller
 from galton.typechecking import typechecked
 
 _POINTS, _STEPS, _FARTHER = 33, 24, 1.25
@@ -44,7 +44,7 @@ def disclose_composition(composed: Composed) -> Disclosure:
         plan="",
         statement=composed.statement,
         rows=tuple(_rows(composed, known is not None and not all(same))),
-        secret=secret,
+        secret=secret if known is None else smaller(secret, known),
         known=known,
         amplified=not all(same),
         limits=words,
