@@ -187,6 +187,16 @@ def test_gaussian_with_gaussian_in_closed_form(adjacency: Adjacency) -> None:
     assert composed.statement.endswith("with certainty.")
 
 
+def test_noise_beyond_all_bounds_beside_ordinary_noise() -> None:
+    """Gaussian mechanisms are merged by their squares, which must neither overflow nor vanish."""
+    with pytest.raises(GaltonError, match="no epsilon can be shown"):
+        compose(["gaussian:sigma=1e-200", "gaussian:sigma=2"], delta=1e-5)
+    alone, beside = (
+        compose(events, delta=1e-5) for events in (["gaussian:sigma=2"], ["gaussian:sigma=2", "gaussian:sigma=1e200"])
+    )
+    assert beside.epsilon == alone.epsilon
+
+
 def test_several_of_a_kind_are_one_with_less_noise() -> None:
     assert compose(["gaussian:sigma=6,count=9"], delta=1e-5).epsilon == pytest.approx(
         compose(["gaussian:sigma=2"], delta=1e-5).epsilon, rel=1e-3
@@ -415,6 +425,7 @@ def test_settled_events_compose_as_before_and_survive_json(plan: Plan, exact_pla
         assert first.truncation_delta == second.truncation_delta
 
 
+@SLOW
 def test_a_settled_run_composes_beside_another_where_one_direction_counts(plan: Plan) -> None:
     """Samples beside it need the loss of the other direction, too."""
     run = replace(as_event(plan)[0], adjacency=Adjacency.REMOVE, displacement=0.0)  # type: ignore[type-var]
