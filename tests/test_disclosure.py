@@ -16,6 +16,7 @@ from galton.accountants import Curve
 from galton.accounting import Options
 from galton.budget.composed import compose
 from galton.budget.events import GaussianEvent
+from galton.budget.tuning import TunedEvent
 from galton.cache import Cache
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Adjacency, Direction, Guarantee
@@ -287,6 +288,15 @@ def test_known_batches_cost_truncation_once_in_a_composition_too() -> None:
             assert composed.whole is not None
             assert composed.whole.delta(known) > delta
     assert disclosure.known.rho_delta == 1e-7
+
+
+def test_a_search_without_amplification_has_an_epsilon() -> None:
+    """Its curve begins with limits of 1 at several epsilons, and falls later."""
+    run, tuning = GaussianEvent(sigma=0.5, probability=0.001), Tuning(10.0, 1.0)
+    known = disclose_composition(compose([TunedEvent(run, tuning)], delta=1e-3)).known
+    full = compose([TunedEvent(replace(run, probability=1.0), tuning)], delta=1e-5)
+    assert known is not None
+    assert known.epsilons[0] == pytest.approx(full.epsilon, rel=0.02)
 
 
 @SLOW

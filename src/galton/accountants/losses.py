@@ -318,11 +318,13 @@ class GaussianLoss(Loss):
       noise_multiplier: standard deviation of the noise of a step.
       probability_of_use: that an example is in the sample of a step.
       count: number of steps.
+      lost: probability with which all is told, over all steps together; for steps on all of the data only.
     """
 
     noise_multiplier: float
     probability_of_use: float
     count: int
+    lost: float = 0.0
 
     def interval(self, epsilon: float) -> float:
         noise, _ = self._merged
@@ -343,9 +345,12 @@ class GaussianLoss(Loss):
         noise, steps = self._merged
         if noise < _LEAST_NOISE:  # nothing is private
             return [(LossGrid(interval, 0, np.zeros(1), 1.0), 1)]
-        if direction is Direction.REPLACE and self.probability_of_use == 1:
-            return [(subsampled_step(noise / direction.sides, 1.0, Direction.MIXTURE_FIRST, interval), steps)]
-        return [(subsampled_step(noise, self.probability_of_use, direction, interval), steps)]
+        if self.probability_of_use < 1:
+            return [(subsampled_step(noise, self.probability_of_use, direction, interval), steps)]
+        if direction is Direction.REPLACE:
+            noise, direction = noise / direction.sides, Direction.MIXTURE_FIRST
+        step = subsampled_step(noise, 1.0, direction, interval)
+        return [(replace(step, infinite=step.infinite + self.lost), steps)]  # all of them are one step
 
 
 def loss_interval(probability_of_use: float, noise_multiplier: float, epsilon: float = 0.0) -> float:

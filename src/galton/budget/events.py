@@ -148,7 +148,7 @@ class GaussianEvent(Event):
     def rho(self, adjacency: Adjacency) -> float:
         return self.count * (adjacency.sides / self.sigma) ** 2 / 2
 
-    def loss(self, aim: Aim) -> Loss:
+    def loss(self, aim: Aim) -> GaussianLoss:
         return GaussianLoss(self.sigma, self.probability, self.count)
 
     def to_json(self) -> dict[str, Any]:
@@ -160,24 +160,6 @@ class GaussianEvent(Event):
             "displacement": self.displacement,
             "unit": self.unit,
         }
-
-
-@dataclass(frozen=True)
-class _PartlyLost(Loss):
-    """A loss, but for a probability with which it is infinite."""
-
-    loss: Loss
-    lost: float
-
-    @property
-    def repeated(self) -> bool:  # type: ignore[override]
-        return self.loss.repeated
-
-    def interval(self, epsilon: float) -> float:
-        return self.loss.interval(epsilon)
-
-    def steps(self, direction: Direction, interval: float) -> Steps:
-        return [*self.loss.steps(direction, interval), (LossGrid(interval, 0, np.ones(1), self.lost), 1)]
 
 
 @dataclass(frozen=True)
@@ -202,7 +184,7 @@ class LeakedEvent(Event):
         return self.sums.words
 
     def loss(self, aim: Aim) -> Loss:
-        return _PartlyLost(self.sums.loss(aim), self.lost)
+        return replace(self.sums.loss(aim), lost=self.lost)
 
 
 def leaked(sums: GaussianEvent, lost: float) -> Event:

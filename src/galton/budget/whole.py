@@ -165,7 +165,8 @@ def merged(losses: Sequence[Loss]) -> tuple[Loss, ...]:
     # Noise below the least of these is none, and its loss infinite; noise above the largest counts as so much.
     noises = [min(max(loss.noise_multiplier, 1e-9), 1e9) for loss in normal]
     square = math.fsum(loss.count / noise**2 for loss, noise in zip(normal, noises, strict=True))
-    whole = GaussianLoss((1 - 1e-14) / math.sqrt(square), 1.0, 1)
+    lost = min(1.0, math.fsum(loss.lost for loss in normal))
+    whole = GaussianLoss((1 - 1e-14) / math.sqrt(square), 1.0, 1, lost)
     return (*(loss for loss in losses if loss not in normal), whole)
 
 
