@@ -23,7 +23,8 @@ from galton.accountants.losses import Aim, AtomicLoss, Atoms, dominating_atoms, 
 from galton.accounting.limits import Limits
 from galton.budget.composed import Composed, compose
 from galton.budget.dp_events import CertifiedAccountant, PlanDpEvent
-from galton.budget.events import GaussianEvent, KnownEvent, LaplaceEvent, event_from_json
+from galton.budget.events import GaussianEvent, KnownEvent, LaplaceEvent
+from galton.budget.runs import event_from_json
 from galton.budget.sources import as_event, from_dp_event
 from galton.budget.tuning import TunedEvent
 from galton.plan.make import for_search
@@ -184,6 +185,16 @@ def test_gaussian_with_gaussian_in_closed_form(adjacency: Adjacency) -> None:
     assert 1.0 <= other.delta / galton.gaussian_delta(1.0, mu) < 1.001
     assert composed.analysis_failure == 0
     assert composed.statement.endswith("with certainty.")
+
+
+def test_noise_beyond_all_bounds_beside_ordinary_noise() -> None:
+    """Gaussian mechanisms are merged by their squares, which must neither overflow nor vanish."""
+    with pytest.raises(GaltonError, match="no epsilon can be shown"):
+        compose(["gaussian:sigma=1e-200", "gaussian:sigma=2"], delta=1e-5)
+    alone, beside = (
+        compose(events, delta=1e-5) for events in (["gaussian:sigma=2"], ["gaussian:sigma=2", "gaussian:sigma=1e200"])
+    )
+    assert beside.epsilon == alone.epsilon
 
 
 def test_several_of_a_kind_are_one_with_less_noise() -> None:
@@ -414,6 +425,19 @@ def test_settled_events_compose_as_before_and_survive_json(plan: Plan, exact_pla
         assert first.truncation_delta == second.truncation_delta
 
 
+@SLOW
+def test_a_settled_run_composes_beside_another_where_one_direction_counts(plan: Plan) -> None:
+    """Samples beside it need the loss of the other direction, too."""
+    run = replace(as_event(plan)[0], adjacency=Adjacency.REMOVE, displacement=0.0)  # type: ignore[type-var]
+    settled = run.settled(Aim(Adjacency.REMOVE.directions, 1e-4, 1e-7, FEW))
+    kept = event_from_json(json.loads(json.dumps(settled.to_json())))
+    alone, both = (compose(events, delta=1e-3, options=FEW) for events in ([run], [run, kept]))
+    assert both.composed_by == "direct"
+    assert 1.3 * alone.epsilon < both.epsilon < 2 * alone.epsilon
+    distribution = galton.privacy_loss_distribution(kept, delta=1e-3)
+    assert distribution.get_epsilon_for_delta(1e-3) == pytest.approx(alone.epsilon, rel=0.02)
+
+
 def damaged(event: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**event, **fields}
 
@@ -513,7 +537,7 @@ def test_the_number_of_runs_has_its_mean(tuning: Tuning) -> None:
     assert drawn.min() >= (tuning.shape is not None)
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=str)
+@pytest.mark.parametrize("tuning", [*TUNINGS, Tuning(150.0)], ids=str)
 def test_a_search_by_brute_force_is_within_the_bound(tuning: Tuning) -> None:
     """Outcomes on a line, the larger the better; the law of the best of K in closed form."""
     mu, points = 0.3, np.linspace(-9.0, 9.0, 4001)
@@ -600,29 +624,33 @@ def test_wrong_searches_are_refused(text: str) -> None:
         parse_tuning(text)
 
 
-@pytest.mark.parametrize("tuning", [Tuning(5.0), Tuning(5.0, 1.0), Tuning(10.0, 0.5), Tuning(8.0, -0.5)], ids=str)
-def test_a_search_costs_no_more_than_the_theorems_of_papernot_and_steinke(tuning: Tuning) -> None:
+THEOREMS = [(Tuning(5.0), 1.03), (Tuning(300.0), 1.07)]
+THEOREMS += [(tuning, 1.0) for tuning in (Tuning(5.0, 1.0), Tuning(10.0, 0.5), Tuning(8.0, -0.5))]
+
+
+@pytest.mark.parametrize(("tuning", "most"), THEOREMS, ids=str)
+def test_a_search_costs_no_more_than_the_theorems_of_papernot_and_steinke(tuning: Tuning, most: float) -> None:
     """Theorems 2 (truncated negative binomial) and 6 (Poisson), by Renyi divergences of a Gaussian mechanism.
 
     Their tables are figures only; this is their bound computed anew: D_a <= a mu^2 / 2 of a run, then
     D_a + (1 + shape)(1 - 1/a') D_a' + (1 + shape)/a' log(1/gamma) + log(mean)/(a - 1), and the conversion to (epsilon,
-    delta) of Canonne, Kamath and Steinke (2020). Ours is 15% to 30% below it, for Poisson, where it counts with the
-    total variation distance, 2% above. (The lower side is the exact law of the best, above.)
+    delta) of Canonne, Kamath and Steinke (2020). Ours is 15% to 30% below it; for Poisson 4% below to
+    10% above up to a mean of 10, 10% to 28% above between 30 and 100. (The lower side is the exact law of the best.)
     """
     mu, delta = 0.2, 1e-6
     orders = 1 + np.geomspace(0.05, 4000.0, 2000)
     run = orders * mu**2 / 2
     if tuning.shape is None:
         # theorem 6: for a with e^eps' <= 1 + 1/(a - 1) and (eps', delta')-DP: D_a + mean delta' + log(mean)/(a - 1)
-        most = np.log1p(1 / (orders - 1))
-        lost = np.array([galton.gaussian_delta(epsilon, mu) for epsilon in most.tolist()])
+        largest = np.log1p(1 / (orders - 1))
+        lost = np.array([galton.gaussian_delta(epsilon, mu) for epsilon in largest.tolist()])
         searched = run + tuning.mean * lost + math.log(tuning.mean) / (orders - 1)
     else:
         more = (1 + tuning.shape) * ((1 - 1 / orders) * run + math.log(1 / tuning.gamma) / orders)
         searched = run + more.min() + math.log(tuning.mean) / (orders - 1)
     theirs = searched + (math.log(1 / delta) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)) / (orders - 1)
     ours = compose([TunedEvent(GaussianEvent(1 / mu), tuning)], delta=delta).epsilon
-    assert ours <= float(theirs.min()) * (1.03 if tuning.shape is None else 1.0)
+    assert ours <= float(theirs.min()) * most
 
 
 def test_a_mean_out_of_reach_is_refused() -> None:

@@ -15,6 +15,8 @@ from scipy.special import ndtr, ndtri
 from galton.accountants import Curve
 from galton.accounting import Options
 from galton.budget.composed import compose
+from galton.budget.events import GaussianEvent
+from galton.budget.tuning import TunedEvent
 from galton.cache import Cache
 from galton.gaussian import gaussian_delta, gaussian_epsilon
 from galton.guarantee import Adjacency, Direction, Guarantee
@@ -267,6 +269,34 @@ def test_a_composition_without_amplification_counts_every_sample_in_full() -> No
     assert unknown.secret.rho is None
     assert "none" in dict(row for row in unknown.figures()[1] if len(row) == 2)[f"{RHO} of zCDP"]
     assert disclose_composition(compose(["dp:epsilon=0.1"], delta=1e-5)).secret.rho == pytest.approx(0.005)
+
+
+def test_known_batches_cost_truncation_once_in_a_composition_too() -> None:
+    """Not e^epsilon times, as by the curve for secret batches, which have the smaller limit of the two."""
+    sums = GaussianEvent(sigma=1.0, displacement=1e-7)
+    composed = compose([sums], delta=1e-4)
+    disclosure = disclose_composition(composed)
+    assert disclosure.known is not None
+    for delta, known, secret in zip(DELTAS, disclosure.known.epsilons, disclosure.secret.epsilons, strict=True):
+        if delta <= 1e-7:
+            assert known is secret is None
+        else:
+            exact = gaussian_epsilon((delta - 1e-7) / (1 - 1e-7), 1.0)
+            assert secret == known
+            assert known is not None
+            assert exact <= known < 1.03 * exact
+            assert composed.whole is not None
+            assert composed.whole.delta(known) > delta
+    assert disclosure.known.rho_delta == 1e-7
+
+
+def test_a_search_without_amplification_has_an_epsilon() -> None:
+    """Its curve begins with limits of 1 at several epsilons, and falls later."""
+    run, tuning = GaussianEvent(sigma=0.5, probability=0.001), Tuning(10.0, 1.0)
+    known = disclose_composition(compose([TunedEvent(run, tuning)], delta=1e-3)).known
+    full = compose([TunedEvent(replace(run, probability=1.0), tuning)], delta=1e-5)
+    assert known is not None
+    assert known.epsilons[0] == pytest.approx(full.epsilon, rel=0.02)
 
 
 @SLOW

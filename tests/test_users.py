@@ -232,17 +232,146 @@ def test_adapters_refuse_a_plan_of_users_without_users(plan: Plan, tmp_path: Pat
     model = torch.nn.Linear(3, 1)
     with pytest.raises(PlanViolated, match="group_by_user"):
         open_run(plan, tmp_path / "run", model, examples=16, clip_norm=1.0)
-    pytest.importorskip("opacus")
-    from galton.training.opacus import PlanPrivacyEngine
 
-    items = torch.utils.data.TensorDataset(*map(torch.from_numpy, data_of(16)))
-    engine = PlanPrivacyEngine(plan, tmp_path / "run")
-    with pytest.raises(PlanViolated, match="group_by_user"):
-        engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=torch.utils.data.DataLoader(items, batch_size=4),
+
+# Opacus
+
+OWNERS = np.concatenate([np.arange(16), np.arange(8), np.zeros(3, int)])
+"""Users with one, two and five examples, of whom at most two take part."""
+
+
+class OpacusScript:
+    """What a user of Opacus writes; `parts` is the size of physical batches."""
+
+    def __init__(self, plan: Plan, folder: Path, data: Any, parts: int | None = None, **options: Any) -> None:
+        torch = pytest.importorskip("torch")
+        pytest.importorskip("opacus")
+        from galton.training.opacus import PlanPrivacyEngine
+
+        torch.manual_seed(1)
+        self.model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+        self.engine = PlanPrivacyEngine(plan, folder, seed=7)
+        self.items = torch.utils.data.TensorDataset(*map(torch.from_numpy, data))
+        self.module, self.optimizer, self.loader = self.engine.make_private(
+            module=self.model,
+            optimizer=torch.optim.SGD(self.model.parameters(), lr=0.1),
+            data_loader=torch.utils.data.DataLoader(self.items, batch_size=4),
+            **({"users": group_by_user(OWNERS, per_user=2)} | options),
         )
+        self.parts = parts
+
+    def loss(self, model: Any, rows: Any) -> Any:
+        return (3 * (model(rows[0])[:, 0] - rows[1]) ** 2).mean()
+
+    def go_on(self, rounds: int) -> OpacusScript:
+        from opacus.utils.batch_memory_manager import wrap_data_loader
+
+        size = len(self.items) if self.parts is None else self.parts
+        while self.engine.run.round < rounds:
+            loader = wrap_data_loader(data_loader=self.loader, max_batch_size=size, optimizer=self.optimizer)
+            for rows in self.loader if self.parts is None else loader:
+                self.optimizer.zero_grad()
+                self.loss(self.module, rows).backward()
+                self.optimizer.step()
+                if self.engine.run.round == rounds:
+                    break
+        return self
+
+    def weights(self) -> list[Any]:
+        return [weight.detach().numpy().copy() for weight in self.model.parameters()]
+
+
+@pytest.fixture(scope="module")
+def opacus_data() -> Any:
+    return data_of(OWNERS.size)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("parts", [None, 1, 3])
+def test_opacus_makes_the_steps_of_the_torch_adapter(
+    plan: Plan, opacus_data: Any, tmp_path: Path, parts: int | None
+) -> None:
+    """Also where a physical batch ends amid the examples of a user, whose sum is clipped when it is complete."""
+    script = OpacusScript(plan, tmp_path / "opacus", opacus_data, parts)
+    import torch
+
+    from galton.training import torch as adapter
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    model.load_state_dict(script.model.state_dict())
+    script.go_on(8)
+    assert script.engine.close()["completed"]
+    optimizer, users = torch.optim.SGD(model.parameters(), lr=0.1), group_by_user(OWNERS, per_user=2)
+    adapter.train(plan, tmp_path / "torch", script.loss, model, script.items, optimizer, users=users, seed=7)
+    for got, weight in zip(script.weights(), model.parameters(), strict=True):
+        np.testing.assert_allclose(got, weight.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_opacus_clips_a_user_to_the_clip_norm(plan: Plan, opacus_data: Any, tmp_path: Path) -> None:
+    """All examples of a user are the same and far out: their sum has the clip norm, not twice as much."""
+    x, y = opacus_data
+    script = OpacusScript(plan, tmp_path, (x * 0 + x[:1], y * 0 + 1e4))
+    import torch
+
+    for batch, rows in zip(script.engine.run.epoch(), script.loader, strict=True):
+        members = len(batch.examples)
+        counts = np.minimum(np.bincount(OWNERS)[batch.examples], 2)
+        assert len(rows[0]) == counts.sum()
+        script.optimizer.zero_grad()
+        script.loss(script.module, rows).backward()
+        script.optimizer.step()
+        grads: list[Any] = [getattr(weight, "summed_grad") for weight in script.model.parameters()]  # noqa: B009
+        norm = float(torch.cat([part.flatten() for part in grads]).double().norm())
+        assert 0.9999 * members < norm <= members
+    script.engine.close()
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_opacus_goes_on_with_users_bit_by_bit(plan: Plan, opacus_data: Any, tmp_path: Path) -> None:
+    whole = OpacusScript(plan, tmp_path / "whole", opacus_data, parts=3).go_on(8)
+    whole.engine.close()
+    script = OpacusScript(plan, tmp_path / "run", opacus_data, parts=3).go_on(3)
+    path = tmp_path / "checkpoint.pt"
+    script.engine.save_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
+    script.go_on(5).engine.load_checkpoint(path=path, module=script.module, optimizer=script.optimizer)
+    script.go_on(8)
+    assert script.engine.close()["rounds_replayed"] == 2
+    for first, second in zip(whole.weights(), script.weights(), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_opacus_refuses_what_is_not_clipped_by_user(
+    plan: Plan, examples: Plan, opacus_data: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(PlanViolated, match=r"grad_sample_mode = ghost: .* norms of single examples"):
+        OpacusScript(plan, tmp_path, opacus_data, grad_sample_mode="ghost")
+    with pytest.raises(PlanViolated, match=r"make_private\(users=...\)"):
+        OpacusScript(plan, tmp_path, data_of(16), users=None)
+    with pytest.raises(PlanViolated, match="unit of the plan is an example"):
+        OpacusScript(examples, tmp_path, opacus_data)
+    with pytest.raises(InvalidArgument, match="users = 27: must say to whom each example belongs, and there are 26"):
+        OpacusScript(plan, tmp_path, data_of(26))
+    with pytest.raises(PlanViolated, match="examples = 8"):
+        OpacusScript(plan, tmp_path, data_of(16), users=group_by_user(np.arange(16) // 2, per_user=2))
+    script = OpacusScript(plan, tmp_path, opacus_data)
+    rows = next(iter(script.loader))
+    for wrong in (slice(None, -1), [*range(len(rows[0])), 0]):
+        script.optimizer.zero_grad()
+        script.loss(script.module, [part[wrong] for part in rows]).backward()
+        with pytest.raises(PlanViolated, match="number of gradients in this step"):
+            script.optimizer.step()
+    strange = [part[:3] for part in script.items.tensors]
+    script.optimizer.load_state_dict(script.optimizer.state_dict())  # forgets what was delivered
+    script.loss(script.module, strange).backward()
+    with pytest.raises(PlanViolated, match="no loader of the plan has delivered"):
+        script.optimizer.step()
+    assert script.engine.run.round == 0
+    script.go_on(1).engine.close()
+
+
+# Audit
 
 
 @SLOW

@@ -28,6 +28,18 @@ _TAIL_SHARE, _DISCLOSED = 1e-4, 1e-13
 """Share of delta, and delta, below which a curve is not looked at: the rest counts as an infinite loss."""
 
 
+def both_ways(directions: Sequence[Direction]) -> tuple[Direction, ...]:
+    """Returns divergences and those with the two runs exchanged, each once.
+
+    Args:
+      directions: the divergences.
+
+    Returns:
+      The given ones first.
+    """
+    return tuple(dict.fromkeys((*directions, *(direction.reverse for direction in directions))))
+
+
 @dataclass(frozen=True)
 class Aim:
     """What losses are wanted for.
@@ -52,8 +64,7 @@ class Aim:
     @property
     def sides(self) -> tuple[Direction, ...]:
         """The divergences whose curves are needed: a loss below 0 is one above 0 the other way round."""
-        reverses = [direction.reverse for direction in self.directions]
-        return tuple(dict.fromkeys((*self.directions, *reverses)))
+        return both_ways(self.directions)
 
 
 class Loss(ABC):
@@ -307,11 +318,13 @@ class GaussianLoss(Loss):
       noise_multiplier: standard deviation of the noise of a step.
       probability_of_use: that an example is in the sample of a step.
       count: number of steps.
+      lost: probability with which all is told, over all steps together; for steps on all of the data only.
     """
 
     noise_multiplier: float
     probability_of_use: float
     count: int
+    lost: float = 0.0
 
     def interval(self, epsilon: float) -> float:
         noise, _ = self._merged
@@ -332,9 +345,12 @@ class GaussianLoss(Loss):
         noise, steps = self._merged
         if noise < _LEAST_NOISE:  # nothing is private
             return [(LossGrid(interval, 0, np.zeros(1), 1.0), 1)]
-        if direction is Direction.REPLACE and self.probability_of_use == 1:
-            return [(subsampled_step(noise / direction.sides, 1.0, Direction.MIXTURE_FIRST, interval), steps)]
-        return [(subsampled_step(noise, self.probability_of_use, direction, interval), steps)]
+        if self.probability_of_use < 1:
+            return [(subsampled_step(noise, self.probability_of_use, direction, interval), steps)]
+        if direction is Direction.REPLACE:
+            noise, direction = noise / direction.sides, Direction.MIXTURE_FIRST
+        step = subsampled_step(noise, 1.0, direction, interval)
+        return [(replace(step, infinite=step.infinite + self.lost), steps)]  # all of them are one step
 
 
 def loss_interval(probability_of_use: float, noise_multiplier: float, epsilon: float = 0.0) -> float:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from galton import files
-from galton.budget.events import Event, KnownEvent, event_from_json
+from galton.budget.events import Event, KnownEvent
+from galton.budget.runs import event_from_json
 from galton.errors import InvalidArgument, InvalidFile
 from galton.fields import Fields
 from galton.guarantee import Guarantee

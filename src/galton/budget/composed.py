@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from galton.accountants.losses import Aim
+from galton.accountants.losses import Aim, both_ways
 from galton.accounting import Options
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.options import derived_seed
 from galton.budget.direct import direct
 from galton.budget.events import Event, KnownEvent
 from galton.budget.sources import Source, as_event
-from galton.budget.whole import Whole
+from galton.budget.whole import NothingToShow, Whole
 from galton.errors import GaltonError, InvalidArgument, non_negative, probability
 from galton.files import plain
 from galton.guarantee import Adjacency, Direction, Guarantee
@@ -94,8 +94,11 @@ class Composed:
         known = [event for event in events if event is not None]
         if not known or len(known) < len(events):
             return None
-        sides = Aim(self.adjacency.directions, self.delta, 0.0, Options(seed=0)).sides
-        return whole_of(known, sides, self.adjacency, self.delta, 0.0, Options(seed=0))
+        sides = both_ways(self.adjacency.directions)
+        try:
+            return whole_of(known, sides, self.adjacency, self.delta, 0.0, Options(seed=0))
+        except NothingToShow:  # of a search, whose runs may be told with a probability of about delta
+            return None
 
     def rho(self) -> float | None:
         """Returns a rho for which all events together are zCDP, but for the sum of their displacements.
@@ -185,7 +188,7 @@ def composed_at(
     """
     start = time.perf_counter()
     known = events or (KnownEvent(0.0),)
-    sides = Aim(adjacency.directions, delta, failure, options).sides
+    sides = both_ways(adjacency.directions)
     whole = whole_of(known, sides, adjacency, delta, failure / 2, options)  # the other half is for direct samples
     sampled = direct(whole, delta, options) if events and epsilon != 0 else None
     more = failure / 2 if sampled else 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from galton.accountants.composition import LossGrid
-from galton.accountants.losses import dominating_atoms
+from galton.accountants.losses import both_ways, dominating_atoms
 from galton.accounting import Options
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.budget.composed import all_events, common_adjacency, whole_of
@@ -96,8 +96,7 @@ def dominating_losses(
 ) -> list[LossGrid]:
     """Returns the loss of all events as one, in every direction, truncation and failures included in infinite ones."""
     common = common_adjacency(events, adjacency)
-    sides = tuple(dict.fromkeys(side for each in common.directions for side in (each, each.reverse)))
-    whole = whole_of(events, sides, common, delta, failure, options)
+    whole = whole_of(events, both_ways(common.directions), common, delta, failure, options)
     limits = curve_limits(whole, delta)
     losses = [dominating_atoms(limits[each], limits[each.reverse]).on_grid(interval) for each in common.directions]
     return [LossGrid(interval, loss.first, loss.masses, loss.infinite + whole.failure) for loss in losses]

@@ -15,7 +15,7 @@ from galton.accounting.certificate import FAILURE_SHARE
 from galton.accounting.options import derived_seed
 from galton.budget.account import Account, Entry, read_account
 from galton.budget.composed import Composed, all_events, common_adjacency, composed_at
-from galton.budget.events import CertifiedEvent
+from galton.budget.runs import CertifiedEvent
 from galton.budget.sources import Source
 from galton.errors import GaltonError, InvalidFile
 from galton.guarantee import Guarantee, as_guarantee

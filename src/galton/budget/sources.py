@@ -8,7 +8,8 @@ from typing import Any
 
 from galton import files
 from galton.budget.account import FORMAT, read_account
-from galton.budget.events import BoundEvent, Event, GaussianEvent, KnownEvent, LaplaceEvent, PairEvent, RunEvent
+from galton.budget.events import Event, GaussianEvent, KnownEvent, LaplaceEvent
+from galton.budget.runs import BoundEvent, PairEvent, RunEvent
 from galton.budget.tuning import TunedEvent
 from galton.errors import InvalidArgument
 from galton.fields import Fields

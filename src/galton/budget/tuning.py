@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from galton.accountants.losses import Aim, AtomicLoss, Loss, dominating_atoms
-from galton.budget.events import CertifiedEvent, Event
+from galton.budget.events import Event
+from galton.budget.runs import CertifiedEvent
 from galton.budget.whole import Whole, curve_limits
 from galton.guarantee import Adjacency, Direction
 from galton.plan.tuning import Tuning
@@ -54,7 +55,7 @@ class TunedEvent(Event):
         return AtomicLoss(atoms, single.failure, single.samples)
 
     def settled(self, aim: Aim) -> Event:
-        loss = self.loss(aim)
+        loss = self.loss(replace(aim, directions=aim.sides))
         assert isinstance(loss, AtomicLoss)
         adjacency = self.run.adjacency or Adjacency.ADD_OR_REMOVE
         return CertifiedEvent(name=self.words, adjacency=adjacency, known=loss, unit=self.unit)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from galton.accountants.composition import Composition
-from galton.accountants.losses import AtomicLoss, Loss
+from galton.accountants.losses import AtomicLoss, GaussianLoss, Loss
 from galton.accounting.limits import POINTS, Limits
 from galton.convolution import GridTooLarge
 from galton.errors import FloatArray, GaltonError
@@ -21,6 +21,10 @@ _WIDTH = 5e-4
 _LARGEST_EPSILON = 2e4
 _BEYOND = 2.0
 """A curve goes on to this multiple of the epsilon at delta."""
+
+
+class NothingToShow(GaltonError):
+    """Raised where no epsilon can be shown at the delta that matters."""
 
 
 class Whole:
@@ -45,9 +49,9 @@ class Whole:
         displacement: float,
         finest: float = _FINEST,
     ) -> None:
-        self.losses, self.directions, self.displacement = tuple(losses), tuple(directions), displacement
+        self.losses, self.directions, self.displacement = merged(losses), tuple(directions), displacement
         self.adjacency = adjacency
-        self._interval = max(_common_interval(losses), finest)
+        self._interval = max(_common_interval(self.losses), finest)
         self._compositions: dict[Direction, Composition] = {}
         self.failure = math.fsum(loss.failure for loss in losses)
         self.samples = sum(loss.samples for loss in losses)
@@ -144,6 +148,28 @@ class Whole:
         return high
 
 
+def merged(losses: Sequence[Loss]) -> tuple[Loss, ...]:
+    """Returns losses with the same sum: those of Gaussian mechanisms on all examples as one, of less noise.
+
+    Each of them is normal with mean and half the variance mu^2 / 2, and so is their sum, with the sum of the mu^2.
+
+    Args:
+      losses: of all events.
+
+    Returns:
+      The losses; a single one of a kind stays as it is.
+    """
+    normal = [loss for loss in losses if isinstance(loss, GaussianLoss) and loss.probability_of_use == 1]
+    if len(normal) < 2:
+        return tuple(losses)
+    # Noise below the least of these is none, and its loss infinite; noise above the largest counts as so much.
+    noises = [min(max(loss.noise_multiplier, 1e-9), 1e9) for loss in normal]
+    square = math.fsum(loss.count / noise**2 for loss, noise in zip(normal, noises, strict=True))
+    lost = min(1.0, math.fsum(loss.lost for loss in normal))
+    whole = GaussianLoss((1 - 1e-14) / math.sqrt(square), 1.0, 1, lost)
+    return (*(loss for loss in losses if loss not in normal), whole)
+
+
 def _common_interval(losses: Sequence[Loss]) -> float:
     """A grid for all: as fine as steps that are repeated need, and as single ones that matter beside the others."""
     single = [loss.interval(1.0) for loss in losses if not loss.repeated]
@@ -185,5 +211,5 @@ def _knots(whole: Whole, delta: float, points: int) -> dict[Direction, FloatArra
         }
     last = _BEYOND * whole.epsilon(delta)
     if not np.isfinite(last):
-        raise GaltonError(f"composition: no epsilon can be shown at delta {delta:g}; take a larger delta")
+        raise NothingToShow(f"composition: no epsilon can be shown at delta {delta:g}; take a larger delta")
     return {direction: np.linspace(0.0, last, points) for direction in whole.directions}

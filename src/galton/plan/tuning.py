@@ -16,6 +16,8 @@ from galton.typechecking import typechecked
 _MOST_RUNS = 1e6
 _UP = 1 + 1e-9
 """Factor by which rounded numbers are raised."""
+_LEFT_OUT = (0.0, 0.02, 0.2)
+"""Of a Poisson number of runs: shares of delta for which the best may be one that hardly ever is."""
 
 
 @typechecked
@@ -123,19 +125,35 @@ class Tuning:
           backward: limits in the reverse direction.
 
         Returns:
-          The limits: at epsilon + shift, mean * delta(epsilon).
+          The limits: at epsilon + shift, mean * delta(epsilon); for a Poisson number of runs also at smaller shifts, a
+          little more.
         """
         runs = self.mean * _UP
         distance = min(forward.uppers[0], backward.uppers[0])
-        shift = (runs * distance if self.shape is None else (1 + self.shape) * self._least(backward)) * _UP
+        least = None if self.shape is None else (1 + self.shape) * self._least(backward) * _UP
         first = (0.0, min(1.0, runs * distance))
-        later = [
-            (epsilon + shift, min(1.0, runs * upper))
-            for epsilon, upper in zip(forward.epsilons, forward.uppers, strict=True)
-            if epsilon + shift > 0
-        ]
-        epsilons, uppers = zip(first, *later, strict=True)
+        later = []
+        for epsilon, upper in zip(forward.epsilons, forward.uppers, strict=True):
+            if least is not None:
+                later.append((epsilon + least, min(1.0, runs * upper)))
+                continue
+            for share in _LEFT_OUT:
+                lost = share * runs * upper
+                shift = self._poisson_shift(backward, distance, lost) * _UP
+                later.append((epsilon + shift, min(1.0, (runs * upper + lost) * _UP)))
+        epsilons, uppers = zip(first, *sorted(point for point in later if point[0] > 0), strict=True)
         return Limits(tuple(epsilons), tuple(uppers), 0)
+
+    def _poisson_shift(self, limits: Limits, distance: float, lost: float) -> float:
+        """How much likelier a place in the order makes an outcome, but for places of this probability altogether."""
+        shift = self.mean * distance
+        if not 0 < lost < 1:
+            return shift
+        factors = (
+            math.expm1(min(epsilon, 700.0)) * math.log(1 / lost) + self.mean * upper
+            for epsilon, upper in zip(limits.epsilons, limits.uppers, strict=True)
+        )
+        return min(shift, *factors)
 
     def _least(self, limits: Limits) -> float:
         """The least epsilon with delta(epsilon) <= slope (e^epsilon - 1), slope = gamma / (1 - gamma), by chords."""

@@ -11,10 +11,12 @@ from galton.errors import InvalidArgument
 from galton.plan.plan import USER
 from galton.report.curves import DELTAS
 from galton.report.disclosure import SETTING, Disclosure
-from galton.report.risk import Risk, risk_of_curve
+from galton.report.risk import Risk, risk_of_curve, smaller
 from galton.typechecking import typechecked
 
 _POINTS, _STEPS, _FARTHER = 33, 24, 1.25
+_PLATEAU = 0.5
+"""Deltas above this may be rounded to 1 for a while, as those of a search are, and fall later."""
 _INTERVAL = 1e-3
 """Of losses on the grid that curves are computed on."""
 
@@ -44,7 +46,7 @@ def disclose_composition(composed: Composed) -> Disclosure:
         plan="",
         statement=composed.statement,
         rows=tuple(_rows(composed, known is not None and not all(same))),
-        secret=secret,
+        secret=secret if known is None else smaller(secret, known),
         known=known,
         amplified=not all(same),
         limits=words,
@@ -63,7 +65,7 @@ def _curve(whole: Whole, composed: Composed, words: str) -> Curve:
             break
         before, last = delta, _FARTHER * last
         delta = whole.delta(last)
-        if delta > 0.999 * before:
+        if before < _PLATEAU and delta > 0.999 * before:
             break
     epsilons = np.union1d(np.linspace(0.0, last, _POINTS), [composed.epsilon])
     uppers = np.minimum.accumulate([whole.delta(epsilon) for epsilon in epsilons.tolist()])

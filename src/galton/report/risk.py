@@ -94,19 +94,30 @@ def risk_if_secret(plan: Plan, curve: Curve) -> Risk:
       The limits; none is above that for known batches.
     """
     known = risk_if_known(plan)
-    mu, mu_delta = curve.dominating_mu(), curve.uppers[-1]
-    if mu is None or known.mu is None or mu >= known.mu:
-        mu, mu_delta = known.mu, known.mu_delta
-    rates = zip(RATES, known.true_positive_rates, strict=True)
-    epsilons = (_least(curve.epsilon(delta), other) for delta, other in zip(DELTAS, known.epsilons, strict=True))
+    return smaller(risk_of_curve(curve, known.rho, known.rho_delta), known)
+
+
+def smaller(secret: Risk, known: Risk) -> Risk:
+    """Returns the risk of secret batches, none of whose limits is above that for known ones.
+
+    Args:
+      secret: limits for secret batches.
+      known: limits for known batches, which hold for secret ones too.
+
+    Returns:
+      The smaller limits; rho is that of `secret`.
+    """
+    least = known if known.mu is not None and (secret.mu is None or secret.mu >= known.mu) else secret
+    rates = zip(secret.true_positive_rates, known.true_positive_rates, strict=True)
+    epsilons = zip(secret.epsilons, known.epsilons, strict=True)
     return Risk(
-        advantage=min(curve.advantage, known.advantage),
-        true_positive_rates=tuple(min(curve.hits(rate), other) for rate, other in rates),
-        epsilons=tuple(epsilons),
-        mu=mu,
-        mu_delta=mu_delta,
-        rho=known.rho,
-        rho_delta=known.rho_delta,
+        advantage=min(secret.advantage, known.advantage),
+        true_positive_rates=tuple(min(both) for both in rates),
+        epsilons=tuple(_least(*both) for both in epsilons),
+        mu=least.mu,
+        mu_delta=least.mu_delta,
+        rho=secret.rho,
+        rho_delta=secret.rho_delta,
     )
 
 

@@ -6,13 +6,34 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler
 
+from galton.batching import Batch, Users
 from galton.training.rounds import PlanViolated
 from galton.training.run import TrainingRun
+
+
+def rows_of(batch: Batch, users: Users | None, bins: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns the examples of a batch, in the order in which they are loaded, and to whom each belongs.
+
+    Args:
+      batch: of the plan.
+      users: which examples are whose, if the unit is a user.
+      bins: batches per epoch.
+
+    Returns:
+      Indices of examples; and for each the place of its user in the batch, from 0 on and never falling. Where examples
+      are the unit every example has a place of its own.
+    """
+    if users is None:
+        return batch.examples, np.arange(len(batch.examples))
+    indices, present = users.rows(batch.examples, batch.round // bins)
+    return indices[present], np.repeat(np.arange(len(batch.examples)), present.sum(axis=1))
 
 
 class Delivery:
@@ -93,6 +114,11 @@ class Delivery:
         skip, self.round = self._parts.popleft()
         return skip
 
+    @property
+    def stepped(self) -> int | None:
+        """The round that the part which is stepped now belongs to; None if no loader of the plan delivered it."""
+        return self._parts[0][1] if self._parts else self.round
+
     def check(self, coming: int) -> None:
         """Raises `PlanViolated` unless the batch of the next round, `coming`, was delivered and none after it.
 
@@ -112,13 +138,13 @@ class Delivery:
 
 
 class PlanSampler(Sampler[list[int]]):
-    """A batch sampler: each pass yields the batches from the next round to the end of its epoch.
+    """A batch sampler: each pass yields the examples of the batches from the next round to the end of its epoch.
 
     Batches are not padded, are truncated as planned, and may be empty.
     """
 
-    def __init__(self, run: TrainingRun, delivery: Delivery) -> None:
-        self._run, self._delivery = run, delivery
+    def __init__(self, run: TrainingRun, delivery: Delivery, users: Users | None) -> None:
+        self._run, self._delivery, self._users = run, delivery, users
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._indices_by_round(self._delivery.begin())
@@ -126,7 +152,7 @@ class PlanSampler(Sampler[list[int]]):
     def _indices_by_round(self, asked: deque[int]) -> Iterator[list[int]]:
         for batch in self._run.epoch():
             asked.append(batch.round)
-            yield batch.examples.tolist()
+            yield rows_of(batch, self._users, self._run.plan.bins)[0].tolist()
 
     def __len__(self) -> int:
         return self._run.plan.bins
@@ -154,15 +180,16 @@ class PlanLoader(DataLoader[Any]):
       run: source of the batches.
       like: the script's loader, for its data set, workers and `collate_fn`.
       batch_first: whether examples are the first axis of what is collated.
+      users: which examples are whose, if the unit is a user; a batch has theirs one user after the other.
     """
 
-    def __init__(self, run: TrainingRun, like: DataLoader[Any], batch_first: bool) -> None:
+    def __init__(self, run: TrainingRun, like: DataLoader[Any], batch_first: bool, users: Users | None = None) -> None:
         self._run = run
         self.delivery = Delivery(like.num_workers * (like.prefetch_factor or 0))
         collate: Any = CollateWithEmpty(like.collate_fn, like.dataset[0], batch_first)
         super().__init__(
             like.dataset,
-            batch_sampler=PlanSampler(run, self.delivery),
+            batch_sampler=PlanSampler(run, self.delivery, users),
             collate_fn=collate,
             num_workers=like.num_workers,
             pin_memory=like.pin_memory,

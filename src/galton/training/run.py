@@ -141,8 +141,9 @@ class TrainingRun(Rounds):
             )
             raise PlanViolated(
                 f"per_user = {per_user}: the unit of the plan is {unit}; for users, group examples by "
-                "galton.batching.group_by_user and train by train(users=...) of galton.training.jax or .torch, or a "
-                "loop of your own with per_user=..., or plan for the unit that you train with"
+                "galton.batching.group_by_user and train by train(users=...) of galton.training.jax or .torch, by "
+                "make_private(users=...) of galton.training.opacus, or a loop of your own with per_user=...; or plan "
+                "for the unit that you train with"
             )
         layout_of(params)  # refuses what is no tree of arrays
         self.folder = Path(folder)

@@ -68,7 +68,8 @@ def plan_loader(
       users: which examples are whose, for a plan whose unit is a user. `inputs` of a batch are then the rows of users,
         of shape (users, per_user, ...), and a mask of them.
       options: of the `DataLoader`, such as `num_workers`, `pin_memory` and `collate_fn`. The latter must return
-        tensors, in any nesting, with one row per example as their first axis; by default see `collate_examples`.
+        tensors, in any nesting, with one row per example, in their order, as their first axis; by default see
+        `collate_examples`.
         Workers are started without forking, for a process that uses JAX should not be forked, and without importing
         the script that runs, unless `multiprocessing_context` says otherwise.
 
@@ -85,9 +86,7 @@ def plan_loader(
     else:
         check_same("users", users.number, run.plan.examples)
         check_same("per_user", users.per_user, run.plan.per_user)
-        if users.examples != size:
-            remedy = f"must say to whom each example belongs, and there are {size}"
-            raise InvalidArgument("users", users.examples, remedy)
+        check_users(users, size)
     padded = _PaddedData(data, options.pop("collate_fn", None) or collate_examples, users, run.plan.bins)
     if micro_batch_size is not None:
         run.check_micro_batch_size(count("micro_batch_size", micro_batch_size))
@@ -97,6 +96,17 @@ def plan_loader(
     # Any: it yields no lists of indices, as the type of `batch_sampler` says, but what `_PaddedData` takes.
     sampler: Any = _MicroBatchSampler(run, micro_batch_size)
     return DataLoader(padded, batch_sampler=sampler, collate_fn=_unchanged, **options)
+
+
+def check_users(users: Users, size: int) -> None:
+    """Raises `InvalidArgument` unless the users' examples are as many as there are.
+
+    Args:
+      users: which examples are whose.
+      size: number of examples.
+    """
+    if users.examples != size:
+        raise InvalidArgument("users", users.examples, f"must say to whom each example belongs, and there are {size}")
 
 
 def collate_examples(items: list[Any]) -> Any:
