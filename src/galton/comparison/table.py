@@ -87,13 +87,16 @@ class Comparison:
             "epsilons": list(self.epsilons),
             "workload": self.workload,
             "baseline": self.baseline,
-            "rows": [
-                row.to_json() | {"strategy_hash": row.strategy, "relative_rmse": self.relative(row)}
-                for row in self.rows
-            ],
+            "rows": [_told(row) | {"relative_rmse": self.relative(row)} for row in self.rows],
             "skipped": self.skipped,
             "seconds": self.seconds,
         }
+
+
+def _told(row: Row) -> dict[str, Any]:
+    """A row in the names of all outputs, where `strategy` is a name and `statement` is a sentence."""
+    names = {"strategy": "strategy_hash", "statement": "worth"}
+    return {names.get(name, name): value for name, value in row.to_json().items()}
 
 
 @typechecked
