@@ -128,6 +128,17 @@ def compare(
 
     Returns:
       The rows, with what was left out and why.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from tempfile import TemporaryDirectory
+      >>> names = ("dpsgd-poisson", "dpsgd-unamplified")
+      >>> with TemporaryDirectory() as folder:
+      ...     comparison = compare(8, 2, (2.0,), 1e-3, names, baseline=names[0], cache=Cache(Path(folder)))
+      >>> [row.mechanism for row in comparison.rows]
+      ['dpsgd-poisson', 'dpsgd-unamplified']
+      >>> comparison.rows[0].rmse < comparison.rows[1].rmse
+      True
     """
     start = time.perf_counter()
     levels = _levels(epsilons)
