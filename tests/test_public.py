@@ -111,7 +111,7 @@ def test_a_public_function_says_what_it_takes_and_returns(name: str) -> None:
 
 
 WITHOUT_EXAMPLE = {"make_plan_within", "release_run", "stop_run"}
-"""Functions whose example would take long or need a trained model: docs/composition.md and docs/training.md show them."""
+"""Their examples would take long or need a trained model: docs/composition.md and docs/training.md show them."""
 
 
 def test_a_public_function_has_an_example() -> None:
