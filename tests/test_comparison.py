@@ -195,7 +195,7 @@ def test_a_comparison_has_a_row_for_each_mechanism_and_epsilon_and_repeats_from_
     assert again.rows == table.rows
     body = json.loads(json.dumps(table.to_json()))
     assert {row["relative_rmse"] for row in body["rows"] if row["mechanism"] == BASELINE} == {1.0}
-    assert [row["statement"]["is_guarantee"] for row in body["rows"]].count(False) == 2
+    assert [row["worth"]["is_guarantee"] for row in body["rows"]].count(False) == 2
 
 
 @pytest.mark.usefixtures("simple_strategies")

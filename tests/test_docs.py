@@ -125,8 +125,8 @@ def test_commands_of_a_page_are_understood(page: str) -> None:
         group.commands[words[0]].make_context(words[0], list(words[1:]))
 
 
-EXCEPTIONS = {"strategy", "certificate", "signature", "unamplified", "kind", "error", "statement"}
-"""Fields that are not the same everywhere; docs/reference/json.md and the schemas say how they differ."""
+OF_FILES = {"strategy", "error", "kind"}
+"""Fields of plan.json and strategy files that outputs have with another meaning, as docs/reference/json.md says."""
 
 
 def fields(rules: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -140,11 +140,25 @@ def test_every_command_has_a_schema_and_a_field_means_the_same_in_all() -> None:
     names = {path.stem for path in schemas.FOLDER.glob("*.json")}
     commands = {name for names in SECTIONS.values() for name in names}
     assert names == commands | {"error", "file-plan", "file-strategy", "file-record", "file-budget"}
+    assert ambiguous(names - {name for name in names if name.startswith("file-")}) == set()
+    assert ambiguous(names) == OF_FILES
+    for field in OF_FILES:
+        assert f"`{field}`" in PAGES["reference/json.md"]
+
+
+def ambiguous(names: set[str]) -> set[str]:
+    """Fields that do not mean the same in all of these schemas."""
     meanings: dict[str, set[str]] = {}
     for name in names:
         for field, words in fields(schemas.schema(name)):
             meanings.setdefault(field, set()).add(words)
-    assert {field for field, words in meanings.items() if len(words) > 1} <= EXCEPTIONS
+    return {field for field, words in meanings.items() if len(words) > 1}
+
+
+def test_a_schema_has_the_version_of_the_package() -> None:
+    minor = ".".join(galton.__version__.split(".")[:2])
+    for path in schemas.FOLDER.glob("*.json"):
+        assert schemas.schema(path.stem)["$id"] == f"urn:galton:{minor}:{path.stem}"
 
 
 def test_a_schema_refuses_what_it_does_not_describe() -> None:
@@ -169,6 +183,16 @@ def test_files_keep_to_their_schemas(small_plan: Plan, tmp_path: Path) -> None:
 def test_a_page_runs_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands and Python in the order of the page, in an empty folder."""
     run_page(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_the_first_plan_has_the_errors_that_its_page_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = json.loads(run_galton(*next(commands("start.md")), "--json").out)
+    errors = {other["name"]: f"{other['rmse']:.1f}" for other in made["alternatives"]}
+    told = re.search(r"error is about ([\d.]+). .* be ([\d.]+) with DP-SGD .* ([\d.]+) with corr", PAGES["start.md"])
+    assert told is not None
+    assert told.groups() == (f"{made['rmse']:.1f}", errors["dpsgd-poisson"], errors["memf-unamplified"])
 
 
 def run_page(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -308,7 +308,8 @@ addEventListener("load", () => {
   const note = () => seen.push({summary: text("summary"), errors: figures("error-rows"), leaks: figures("leak-rows"),
     command: text("command"), circles: page.querySelectorAll("#curve-epsilons circle").length,
     labels: ["epsilons", "deltas", "bins", "epochs"].map((name) => text(`${name}-value`)),
-    spoken: page.getElementById("deltas").getAttribute("aria-valuetext"), shown: text("error-rows")});
+    spoken: page.getElementById("deltas").getAttribute("aria-valuetext"), shown: text("error-rows"),
+    size: text("bins-hint")});
   const put = (name, place) => {
     const slider = page.getElementById(name);
     slider.value = place;
@@ -363,7 +364,8 @@ def test_sliders_show_the_figures_of_their_point(tmp_path: Path) -> None:
     assert after["command"] == (
         "galton plan --examples 50000 --batch-size 781.25 --epochs 16 --epsilon 8 --delta 1e-7 -o plan/"
     )
-    assert few["command"] == ""
+    assert before["size"] == "batch size 3,125, of 50,000 examples"
+    assert (few["command"], few["size"]) == ("", "")
 
 
 @browser
@@ -375,6 +377,7 @@ def test_the_page_fits_phone_and_desktop(tmp_path: Path) -> None:
         assert seen["scroll"] <= seen["width"]
         assert seen["wide"] == []
         assert seen["broken"] == [], "a number breaks across lines"
+        assert seen["split"] == [], "a word of a table breaks across lines"
         assert sum(min(size) > 100 for size in seen["svgs"]) == 4
 
 

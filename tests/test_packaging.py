@@ -134,6 +134,7 @@ def test_ci_checks_package_and_documentation_too() -> None:
 def test_pythons_that_are_named_are_those_that_were_tried() -> None:
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     tried = re.findall(r"\b3\.\d+(?=\.\d| |\.)", (ROOT / "CONTRIBUTING.md").read_text().partition("All tests run")[2])
-    assert named == ["3.11", "3.12", "3.13"]
+    assert named == ["3.11", "3.12", "3.13", "3.14"]
     assert set(named) <= set(tried)
-    assert "3.11, 3.12 or 3.13" in (ROOT / "docs" / "start.md").read_text()
+    assert f"Python {named[0]} to {named[-1]}" in (ROOT / "docs" / "start.md").read_text()
+    assert set(named) == set(re.findall(r"python(3\.\d+)", re.findall(r"^PYTHONS .*$", MAKEFILE, re.MULTILINE)[0]))

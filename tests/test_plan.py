@@ -785,7 +785,7 @@ def test_the_command_line_makes_and_verifies_a_plan(tmp_path: Path) -> None:
     assert printed["path"] == str(folder)
     assert printed["plan"] == load_plan(folder).digest
     assert printed["guarantee"]["epsilon"] == 4.0
-    assert printed["certificate"]["certificate"]["accepted"]
+    assert printed["evidence"]["certificate"]["accepted"]
     assert {"strategy", "noise_multiplier", "rmse", "batching", "alternatives"} <= set(printed)
     shown = command("verify", str(folder))
     assert shown.code == 0

@@ -178,7 +178,7 @@ def test_colours_of_pictures_are_those_of_the_page(pages: dict[str, str], name: 
 def test_numbers_of_the_plan_are_told(plans: dict[str, Plan], pages: dict[str, str], name: str) -> None:
     plan, claim, text = plans[name], plans[name].guarantee, Reader(pages[name]).text
     told = [plan.digest, plan.strategy.digest, claim.adjacency.value, plan.scheme.kind, plan.spec]
-    told += [written(plan.statement), f"δ = {short(claim.delta)}"]
+    told += [written(plan.statement), written(f"δ = {short(claim.delta)}")]
     numbers = (plan.noise_multiplier, plan.stddev, plan.rmse, plan.clip_norm, plan.sensitivity)
     told += [short(number, 6) for number in numbers]
     told += [repr(plan.noise_multiplier), repr(plan.rmse)]  # in plan.json, with all digits
@@ -244,7 +244,7 @@ def test_every_accountant_and_adjacency_is_told(
     told = [*asdict(adjacency.wording).values(), f"{adjacency} adjacency"]
     assert [text for text in told if text not in Reader(page).text] == []
     assert f'<th scope="row">accountant</th><td>{name}</td>' in page
-    own = re.search(r'<tr class="own">.*?<td>(.*?)</td>', page)
+    own = re.search(r'<tr class="own">.*?<td class="word">(.*?)</td>', page)
     assert own is not None
     assert own[1] == plan.evidence.standing.value == plan.accountant.statement.standing.value
 
@@ -436,6 +436,16 @@ addEventListener("load", () => {
               range.selectNodeContents(node);
               return new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1;
             })).map(cell => cell.textContent),
+            split: [...page.querySelectorAll("th, td")].flatMap(cell => {
+              const walk = page.createTreeWalker(cell, NodeFilter.SHOW_TEXT), words = [];
+              while (walk.nextNode()) for (const word of walk.currentNode.data.matchAll(/\\b[a-z]{2,14}\\b/gi)) {
+                const range = page.createRange();
+                range.setStart(walk.currentNode, word.index);
+                range.setEnd(walk.currentNode, word.index + word[0].length);
+                if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) words.push(word[0]);
+              }
+              return words;
+            }),
             svgs: [...page.querySelectorAll("svg")].map(element => element.getBoundingClientRect()).map(
               box => [box.width, box.height])};
   });
@@ -481,6 +491,7 @@ def test_fits_phone_and_desktop(pages: dict[str, str], tmp_path: Path) -> None:
         assert frame["scroll"] <= frame["width"], frame
         assert frame["wide"] == []
         assert frame["broken"] == [], "a number breaks across lines"
+        assert frame["split"] == [], "a word of a table breaks across lines"
         assert len(frame["svgs"]) >= 4
         assert all(min(size) > 100 for size in frame["svgs"])
 

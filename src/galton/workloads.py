@@ -161,6 +161,11 @@ def momentum(rounds: int, beta: float, learning_rates: ArrayLike | None = None) 
 
     Returns:
       The workload.
+
+    Example:
+      >>> from galton import square_root
+      >>> square_root(16).rmse(momentum(16, 0.9)) > square_root(16).rmse(momentum(16, 0.0))
+      True
     """
     rates = None if learning_rates is None else array("learning_rates", learning_rates, 1)
     return Training(rounds, beta, rates)

@@ -33,6 +33,10 @@ def default_ledger() -> Ledger:
 
     Returns:
       The ledger attempts.json in `state_folder()`.
+
+    Example:
+      >>> default_ledger().path.name
+      'attempts.json'
     """
     return Ledger(state_folder() / "attempts.json")
 

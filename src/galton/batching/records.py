@@ -106,6 +106,13 @@ def open_records(folder: str | Path) -> ShuffledRecords:
 
     Returns:
       The shuffled records; `len` is their number, `open_pass` reads them.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     _ = shuffle_records([b"a", b"b", b"c"], folder, shards=2)
+      ...     sorted(open_records(folder).open_pass())
+      [b'a', b'b', b'c']
     """
     path = Path(folder) / INDEX
     body = files.read_json(path)

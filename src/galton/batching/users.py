@@ -102,6 +102,10 @@ def group_by_user(users: ArrayLike | Sequence[Any], per_user: int) -> Users:
 
     Returns:
       The groups. An example of several users is refused: all of them would be protected only if it is left out.
+
+    Example:
+      >>> group_by_user(["ann", "bob", "ann"], per_user=2).counts.tolist()
+      [2, 1]
     """
     try:
         names = np.asarray(users)

@@ -327,6 +327,7 @@ def certify(
         _, pair = mechanism.build(noise_multiplier)
         certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)
     values = certificate.to_json() | {
+        "strategy": mechanism.strategy,
         "strategy_hash": certificate.strategy,
         "participation": certificate.participation,
     }

@@ -202,7 +202,7 @@ def verify(
     if verification is None:
         _refuse(plan, folder, refusal, as_json)
     if as_json:
-        show.print_json(verification.to_json() | {"path": str(folder), "signature": signature})
+        show.print_json(verification.to_json() | {"path": str(folder), "signed": signature})
     else:
         rows = [
             ("integrity", f"every byte is as written, {plan.digest}"),
@@ -233,14 +233,16 @@ def _summary(plan: Plan, folder: Path) -> dict[str, object]:
         "path": str(folder),
         "plan": plan.digest,
         "guarantee": body["guarantee"],
-        "strategy": body["strategy"],
+        "strategy": plan.spec,
+        "strategy_kind": plan.strategy.kind,
+        "strategy_hash": plan.strategy.digest,
         "batching": body["batching"],
         "noise_multiplier": plan.noise_multiplier,
         "stddev": plan.stddev,
         "rmse": plan.rmse,
         "alternatives": body["error"]["alternatives"],
         "warnings": list(plan.warnings),
-        "certificate": body["evidence"],
+        "evidence": body["evidence"],
     }
 
 

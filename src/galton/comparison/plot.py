@@ -26,6 +26,14 @@ def plot_comparison(comparison: Comparison, path: str | Path) -> Path:
 
     Returns:
       The path.
+
+    Example:
+      >>> from tempfile import TemporaryDirectory
+      >>> from galton import compare
+      >>> comparison = compare(8, 2, (1.0, 2.0), 1e-3, ("dpsgd-unamplified",), baseline="dpsgd-unamplified")
+      >>> with TemporaryDirectory() as folder:
+      ...     plot_comparison(comparison, f"{folder}/errors.png").stat().st_size > 1000
+      True
     """
     plt = pyplot()
     relative = comparison.baseline in comparison.mechanisms

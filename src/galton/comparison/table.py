@@ -87,13 +87,16 @@ class Comparison:
             "epsilons": list(self.epsilons),
             "workload": self.workload,
             "baseline": self.baseline,
-            "rows": [
-                row.to_json() | {"strategy_hash": row.strategy, "relative_rmse": self.relative(row)}
-                for row in self.rows
-            ],
+            "rows": [_told(row) | {"relative_rmse": self.relative(row)} for row in self.rows],
             "skipped": self.skipped,
             "seconds": self.seconds,
         }
+
+
+def _told(row: Row) -> dict[str, Any]:
+    """A row in the names of all outputs, where `strategy` is a name and `statement` is a sentence."""
+    names = {"strategy": "strategy_hash", "statement": "worth"}
+    return {names.get(name, name): value for name, value in row.to_json().items()}
 
 
 @typechecked
@@ -125,6 +128,17 @@ def compare(
 
     Returns:
       The rows, with what was left out and why.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from tempfile import TemporaryDirectory
+      >>> names = ("dpsgd-poisson", "dpsgd-unamplified")
+      >>> with TemporaryDirectory() as folder:
+      ...     comparison = compare(8, 2, (2.0,), 1e-3, names, baseline=names[0], cache=Cache(Path(folder)))
+      >>> [row.mechanism for row in comparison.rows]
+      ['dpsgd-poisson', 'dpsgd-unamplified']
+      >>> comparison.rows[0].rmse < comparison.rows[1].rmse
+      True
     """
     start = time.perf_counter()
     levels = _levels(epsilons)

@@ -45,7 +45,7 @@ _LOOKS = {
 _LABELS = {
     "epsilons": ("Epsilon", "the budget: smaller is more private"),
     "deltas": ("Delta", "how likely epsilon may fail"),
-    "bins": ("Batches per epoch", "more of them: smaller ones"),
+    "bins": ("Batches per epoch", ""),
     "epochs": ("Epochs", "passes over the data"),
 }
 _USUAL = {"epsilons": 4.0, "deltas": 1e-5, "bins": 16, "epochs": 4}

@@ -128,7 +128,7 @@ function drawLeaks() {
 }
 
 // A plot of a field against an axis, at the other sliders' values.
-const WIDTH = 360, HEIGHT = 250, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 40;
+const WIDTH = 360, HEIGHT = 250, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 40, INSET = 9;
 function plot(svg, name, field, label, title) {
   const values = axes[name];
   const lines = results.series.map((series) => ({
@@ -138,7 +138,9 @@ function plot(svg, name, field, label, title) {
   const all = lines.flatMap((line) => line.points).filter((figure) => figure !== null);
   const low = Math.log(Math.min(...all)) - 0.15, high = Math.log(Math.max(...all)) + 0.15;
   const x = (index) =>
-    values.length === 1 ? (LEFT + WIDTH - RIGHT) / 2 : LEFT + ((WIDTH - LEFT - RIGHT) * index) / (values.length - 1);
+    values.length === 1
+      ? (LEFT + WIDTH - RIGHT) / 2
+      : LEFT + INSET + ((WIDTH - LEFT - RIGHT - 2 * INSET) * index) / (values.length - 1);
   const y = (figure) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - Math.log(figure))) / (high - low);
   const parts = [make("title", {}, title), make("desc", {}, describe(lines, name))];
   for (const tick of ticks(Math.exp(low), Math.exp(high))) {
@@ -208,6 +210,8 @@ function drawControls() {
     const slider = byId(name);
     if (slider !== null) slider.setAttribute("aria-valuetext", text);
   }
+  const total = examples.toLocaleString("en");
+  byId("bins-hint").textContent = usable ? `batch size ${short(size, 4)}, of ${total} examples` : "";
   byId("batch-size").textContent = usable
     ? `make batches of ${short(size, 4)}.`
     : `: must be a whole number of at least ${value("bins")}.`;

@@ -73,6 +73,16 @@ def load_state(path: str | Path, noise: CorrelatedNoise, params: Tree) -> NoiseS
 
     Returns:
       The state before the next round.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import CorrelatedNoise, identity
+      >>> noise, params = CorrelatedNoise(identity(4), stddev=1.0), {"w": np.zeros(3, np.float32)}
+      >>> _, state = noise.next(noise.init(params))
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     save_state(f"{folder}/noise.npz", noise, state)
+      ...     int(load_state(f"{folder}/noise.npz", noise, params).round)
+      1
     """
     try:
         content = Path(path).read_bytes()

@@ -97,12 +97,16 @@ class Optimized:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary, without the coefficients (a strategy file holds them)."""
-        nested = ("strategy", "calibration", "guarantee")
+        nested = ("strategy", "calibration", "guarantee", "unamplified")
         own = {name: value for name, value in self.__dict__.items() if name not in nested}
         return (
             files.plain(own)
             | self.guarantee.to_json()
-            | {"strategy_hash": self.strategy.digest, "calibration": self.calibration.to_json()}
+            | {
+                "strategy_hash": self.strategy.digest,
+                "classical": self.unamplified,
+                "calibration": self.calibration.to_json(),
+            }
         )
 
 

@@ -40,6 +40,17 @@ def save_plan(plan: Plan, folder: str | Path) -> Path:
 
     Returns:
       The folder.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     sorted(path.name for path in save_plan(plan, f"{folder}/plan").iterdir())
+      ['SHA256SUMS', 'plan.json', 'strategy.json']
     """
     target = check_free(folder)
     plan.check()
@@ -67,6 +78,17 @@ def load_plan(folder: str | Path) -> Plan:
     Returns:
       The plan. Its evidence was checked against its claim; `verify_plan` proves the claim again. Its signature, if the
       folder has one, was not checked: `check_signature` does that.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     load_plan(save_plan(plan, f"{folder}/plan")).digest == plan.digest
+      True
     """
     source = Path(folder)
     try:

@@ -75,6 +75,15 @@ def prefix_guarantee(
 
     Returns:
       The guarantee, with how it was proved.
+
+    Example:
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=4, batching="fixed-order", strategy="identity"
+      ... )
+      >>> prefix_guarantee(plan, rounds_done=8).guarantee.epsilon < 4
+      True
     """
     options, adjacency = options or Options(), plan.guarantee.adjacency
     if not plan.bins <= count("rounds_done", rounds_done) <= plan.rounds:

@@ -132,6 +132,12 @@ def new_key_pair(path: str | Path) -> Path:
 
     Returns:
       The file of the public key, officer.pub.pem.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     new_key_pair(f"{folder}/officer.pem").name
+      'officer.pub.pem'
     """
     _need_cryptography()
     from cryptography.hazmat.primitives import serialization

@@ -133,6 +133,19 @@ def sign_plan(folder: str | Path, key: str | Path, output: str | Path | None = N
 
     Returns:
       The signature that was written.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import Guarantee, make_plan, new_key_pair, save_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     public = new_key_pair(f"{folder}/officer.pem")
+      ...     signature = sign_plan(save_plan(plan, f"{folder}/plan"), f"{folder}/officer.pem")
+      >>> signature.to_json()["format"]
+      'galton-signature'
     """
     path = Path(folder, SIGNATURE) if output is None else Path(output)
     files.check_new(path)

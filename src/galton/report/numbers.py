@@ -7,7 +7,8 @@ import re
 
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
-_SCIENTIFIC = re.compile(r"(?<![\w.])\d+(?:\.\d+)?e[-+]\d+(?!\w)")
+_SMALL = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[-+]\d+|0\.000\d+)(?!\w)")
+_LETTER = re.compile(r"\b([εδ]) ([=≤]) ")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -39,12 +40,13 @@ def short(value: float, digits: int = 4) -> str:
 
 
 def written(text: str) -> str:
-    r"""Returns a text with its powers of ten as people write them.
+    r"""Returns a text with its powers of ten as people write them, and with equations that stay on one line.
 
-    >>> written("(2, 1e-05)-DP, except with probability 1.5e-08")
-    '(2, 10⁻⁵)-DP, except with probability 1.5\xa0×\xa010⁻⁸'
+    >>> written("(2, 1e-05)-DP or (4, 0.0001)-DP, except with probability 1.5e-08; δ = 0.02")
+    '(2, 10⁻⁵)-DP or (4, 10⁻⁴)-DP, except with probability 1.5\xa0×\xa010⁻⁸; δ\xa0=\xa00.02'
     """
-    return _SCIENTIFIC.sub(lambda number: short(float(number[0]), 6), text)
+    joined = _LETTER.sub("\\1\N{NO-BREAK SPACE}\\2\N{NO-BREAK SPACE}", text)
+    return _SMALL.sub(lambda number: short(float(number[0]), 6), joined)
 
 
 def percent_at_most(share: float) -> str:

@@ -247,7 +247,8 @@ def _error(plan: Plan) -> str:
 def _error_row(name: str, description: str, standing: str, rmse: float, ratio: float, kind: str = "") -> str:
     return (
         f'<tr class="{kind}"><th scope="row">{escape(name)}<small>{escape(description)}</small></th>'
-        f'<td>{escape(standing)}</td><td class="number">{short(rmse)}<small>{TIMES}{short(ratio, 3)}</small></td></tr>'
+        f'<td class="word">{escape(standing)}</td>'
+        f'<td class="number">{short(rmse)}<small>{TIMES}{short(ratio, 3)}</small></td></tr>'
     )
 
 

@@ -66,6 +66,7 @@ th { font-weight: 600; overflow-wrap: anywhere; }
 tbody th { font-weight: 500; color: var(--muted); }
 .settings tbody th { width: 38%; }
 td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+thead th, td.word { overflow-wrap: normal; }
 .number { text-align: right; padding-left: .5rem; padding-right: 0; white-space: nowrap; overflow-wrap: normal; }
 td small, th small { display: block; color: var(--muted); font-weight: 400; font-size: .85em; line-height: 1.4; }
 tr.own > * { font-weight: 650; color: var(--ink); }

@@ -92,6 +92,14 @@ def load_strategy(path: str | Path) -> Strategy:
 
     Returns:
       The strategy, the same bit for bit.
+
+    Example:
+      >>> from tempfile import TemporaryDirectory
+      >>> from galton import identity
+      >>> with TemporaryDirectory() as folder:
+      ...     save_strategy(identity(8), f"{folder}/strategy.json")
+      ...     load_strategy(f"{folder}/strategy.json").rounds
+      8
     """
     try:
         body = files.read_json(Path(path))

@@ -193,6 +193,10 @@ def identity(rounds: int) -> Toeplitz:
 
     Returns:
       The strategy.
+
+    Example:
+      >>> identity(3).matrix().tolist()
+      [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
     return Toeplitz(rounds, [1.0])
 

@@ -100,6 +100,20 @@ def fork_run(folder: str | Path, new: str | Path) -> Path:
 
     Returns:
       The new folder.
+
+    Example:
+      >>> import tempfile
+      >>> import numpy as np
+      >>> from galton import Guarantee, TrainingRun, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with TrainingRun(plan, f"{folder}/run", {"w": np.zeros(2, np.float32)}, examples=64, clip_norm=1.0):
+      ...         pass
+      ...     fork_run(f"{folder}/run", f"{folder}/fork").name
+      'fork'
     """
     source, target = Path(folder), Path(new)
     if target.exists():

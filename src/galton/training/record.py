@@ -71,6 +71,21 @@ def check_record(folder: str | Path) -> dict[str, Any]:
 
     Returns:
       The record without its signature.
+
+    Example:
+      >>> import tempfile
+      >>> import numpy as np
+      >>> from galton import Guarantee, TrainingRun, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with TrainingRun(plan, folder, {"w": np.zeros(2, np.float32)}, examples=64, clip_norm=1.0):
+      ...         pass
+      ...     record = check_record(folder)
+      >>> record["rounds_planned"], record["rounds_done"]
+      (4, 0)
     """
     path = Path(folder) / RECORD
     body = files.read_json(path)
