@@ -267,6 +267,15 @@ def test_a_check_against_a_claim_stops_as_soon_as_it_is_decided() -> None:
         assert decided.lower < full.delta < decided.upper
 
 
+@SLOW
+def test_noise_is_raised_until_a_tiny_epsilon_is_confirmed() -> None:
+    """delta hardly falls with the noise there, and float32 takes a twentieth of it: steps must grow."""
+    pair = dominating_pair(square_root(24, 4), 8)
+    calibration = calibrate(pair, 1e-6, 1e-5, options=Options(seed=1))
+    assert calibration.check.upper <= 1e-5
+    assert 0.5 * calibration.unamplified < calibration.noise_multiplier < calibration.unamplified
+
+
 def test_plain_calibration_solves_for_its_own_samples() -> None:
     options = Options(seed=1, sampler="plain", samples=100_000, rel_width=0.3)
     calibration = calibrate(SMALL, Guarantee(0.5, 1e-2, Adjacency.REMOVE), options=options, tau=1.2)

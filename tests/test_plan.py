@@ -663,6 +663,7 @@ ONLY_ONCE: dict[str, tuple[dict[str, Any], str]] = {
     "replace": ({"epsilon": CLAIMS[Adjacency.REPLACE], "delta": None}, "not analysed under replace adjacency"),
     "accountant": ({"accountant": "unamplified"}, "accountant unamplified is for bins drawn once"),
     "long": ({"examples": 2048, "batch_size": 2}, "takes long for so many rounds"),
+    "small epsilon": ({"epsilon": 0.05}, "hardly differs at so small an epsilon"),
     "tree": ({"strategy": "tree"}, "must be a square matrix"),
 }
 

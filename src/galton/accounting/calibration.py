@@ -25,6 +25,8 @@ from galton.typechecking import typechecked
 
 DEFAULT_TAU = 1.05
 _CHECKS = 12
+_SLOPE = 0.08
+"""d log multiplier / d log delta for a first step; doubled with every step, as delta may hardly depend on the noise."""
 
 
 @typechecked
@@ -117,7 +119,7 @@ def calibrate(
         )
         if check.upper <= claim or multiplier >= highest:
             break
-        multiplier = min(highest, multiplier * 1.002 * (check.upper / claim) ** 0.08)
+        multiplier = min(highest, multiplier * 1.002 * (check.upper / claim) ** (_SLOPE * 2**index))
         steps += 1
     if not check.upper <= claim and not check.samples:
         raise InvalidArgument("delta", claim, "is too small to be confirmed in floating point; take 1e-200 or more")

@@ -37,6 +37,8 @@ WORTH = 0.995
 """Redrawn bins are taken if their error is less than this much of that of one draw, which leaks less if batches do."""
 MOST_COMPARED = 1 << 16
 """Rounds times bins up to which a plan that names no batching compares both, each with its own C: minutes."""
+LEAST_COMPARED = 0.1
+"""Epsilon from which on both are compared: below, the privacy loss is nearly Gaussian, and they hardly differ."""
 _MANY_ROUNDS = 10**6
 _ONE_DRAW, _REDRAWN = BallsInBins.kind, RedrawnBallsInBins.kind
 
@@ -149,6 +151,8 @@ def _why_only_one_draw(request: Request, redrawn: Accountant) -> str:
         return "with one epoch, or one batch per epoch, there is nothing to redraw"
     if not redrawn.supports(adjacency):
         return f"redrawn bins are not analysed under {adjacency} adjacency"
+    if request.guarantee.epsilon < LEAST_COMPARED:
+        return f"not compared with {_REDRAWN}, which hardly differs at so small an epsilon"
     if request.rounds * request.bins > MOST_COMPARED:
         return f"not compared with {_REDRAWN}, which takes long for so many rounds, and may have less error"
     return ""
