@@ -104,6 +104,7 @@ def test_levelled_samples_have_the_delta_of_plain_ones() -> None:
         assert error < 0.06 * mean
 
 
+@SLOW
 def test_spaced_samples_have_the_delta_of_plain_ones() -> None:
     for epsilon in (EPSILON, 1.2):
         mean, error = mean_and_error(spaced(), 2, epsilon)

@@ -430,7 +430,7 @@ def test_an_epsilon_below_that_of_the_samples_is_refused(sampler: Sampler) -> No
             assert caught.value.value is epsilon
 
 
-@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("direction", slow_after(2, Direction))
 def test_samples_of_no_event_serve_every_epsilon(direction: Direction) -> None:
     """Plain and tilted ones: also below the epsilon that the order was chosen for."""
     kinds: list[Sampler] = [PlainSampler(TWO_EPOCHS, direction)]

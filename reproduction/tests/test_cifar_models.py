@@ -47,6 +47,7 @@ def test_an_unknown_network_is_refused() -> None:
         find_network("resnet")
 
 
+@SLOW
 @EACH
 def test_the_forward_pass_is_that_of_a_plain_implementation(network: Network) -> None:
     """By XLA's convolutions and windows, tanh before pooling."""

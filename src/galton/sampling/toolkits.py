@@ -42,6 +42,8 @@ from galton.separated import SeparatedPair
 
 _CHAIN_COST = math.log(30)
 """By how much the range must be smaller for little memory to be worth a program that takes seconds to compile."""
+_FEW_MODES = 24
+"""With so few modes the range of the tilt is close enough to delta: no other is looked for, which takes a second."""
 _SPACED_COST = math.log(5)
 """The same for spaced modes against the half-space."""
 
@@ -108,7 +110,7 @@ class BinsToolkit(Toolkit):
                 return half_space
             return SpacedSampler(pair, spaced, epsilon)
         tilted = TiltedSampler(pair, direction, epsilon)
-        if direction is Direction.REPLACE:
+        if direction is Direction.REPLACE or pair.modes <= _FEW_MODES:
             return tilted
         most = tilted.tilt.log_range(epsilon) - _CHAIN_COST
         chain, levels = best_chain(gram, epsilon, tilted.order), best_levels(gram, epsilon)
