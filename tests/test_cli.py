@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from galton import accounting, cli
 from galton.accountants import ACCOUNTANTS
-from galton.accounting import Options
+from galton.accounting import Certificate, Options
 from galton.accounting.options import SEQUENCE
 from galton.audit import audit
 from galton.batching import PLANNED
@@ -142,7 +142,9 @@ def test_certify_ends_with_0_or_3_and_writes_the_certificate(multiplier: str, tm
     certificate = read(result)
     assert result.code == (0 if multiplier == "3" else 3)
     assert certificate["accepted"] == (result.code == 0)
-    assert json.loads(path.read_text()) == certificate
+    written = Certificate.from_json(json.loads(path.read_text()))
+    assert written.to_json() == json.loads(path.read_text())
+    assert (written.accepted, written.strategy) == (certificate["accepted"], certificate["strategy_hash"])
     wanted = {"accepted", "delta_upper", "failure_probability", "samples", "attempts", "seed", "seconds", "strategy"}
     assert wanted <= set(certificate)
     assert certificate["strategy"] == "sqrt"

@@ -332,7 +332,7 @@ def certify(
         "participation": certificate.participation,
     }
     if output is not None:
-        text = json.dumps(values, indent=1, allow_nan=False) + "\n"
+        text = json.dumps(certificate.to_json(), indent=1, allow_nan=False) + "\n"
         keep(lambda path: files.write_text(path, text), output)  # the verdict decides the exit code, whatever happens
     if as_json:
         show.print_json(values)
