@@ -31,6 +31,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -377,6 +378,28 @@ def in_child(job: Job, place: Path, after: float = LONGEST, at_operation: int = 
     return Ended(code, seconds, promised, said.read_text() if said.exists() else "")
 
 
+def apart(check: Callable[[], list[str]]) -> list[str]:
+    """Returns what a check returns, which runs in a child: threads that it starts must not be here at the next fork."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            words = check()
+        except BaseException:
+            words = [traceback.format_exc()]
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(words, pipe)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told: list[str] = json.loads(pipe.read())
+    os.waitpid(child, 0)
+    return told
+
+
 def _wait(child: int, deadline: float) -> int:
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -506,7 +529,8 @@ def kill_often(job: Job, place: Path, kills: int, random_numbers: random.Random)
                 break
             done[kind] += 1
             promised |= ended.promised
-            wrong += [f"{here.name}: {words}" for words in (*damaged(here), *job.check(here, promised))]
+            told = apart(partial(_after_a_kill, job, here, promised))
+            wrong += [f"{here.name}: {words}" for words in told]
         if ended.code in (0, 3) and isinstance(job, Command) and job.old is None and (here / job.output).is_dir():
             shutil.rmtree(here / job.output)
         last = in_child(job, here)
@@ -514,13 +538,21 @@ def kill_often(job: Job, place: Path, kills: int, random_numbers: random.Random)
         if last.code not in (0, 3):
             wrong.append(f"{here.name}: exit code {last.code} of the run to the end: {last.said[-500:]}")
             continue
-        wrong += [f"{here.name}: {words}" for words in (*damaged(here), *job.check_end(here, whole))]
+        wrong += [f"{here.name}: {words}" for words in apart(partial(_at_the_end, job, here, whole))]
         more = names(here) - names(whole)
         if more:
             wrong.append(f"{here.name}: left over: {sorted(more)}")
         if not wrong:
             shutil.rmtree(here)
     return {"job": job.name, "seconds": round(seconds, 2), "operations": operations, **done, "violations": wrong}
+
+
+def _after_a_kill(job: Job, place: Path, promised: dict[str, Any]) -> list[str]:
+    return [*damaged(place), *job.check(place, promised)]
+
+
+def _at_the_end(job: Job, place: Path, reference: Path) -> list[str]:
+    return [*damaged(place), *job.check_end(place, reference)]
 
 
 def _begin(job: Job, place: Path) -> Path:
