@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import doctest
 import enum
 import inspect
 import re
@@ -9,7 +11,9 @@ import subprocess
 import sys
 from dataclasses import fields, is_dataclass
 from functools import cached_property
+from importlib import import_module
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +114,37 @@ def test_a_public_function_says_what_it_takes_and_returns(name: str) -> None:
     assert "Returns:" in words or name in WRITES
 
 
-WITHOUT_EXAMPLE = {"make_plan_within", "release_run", "stop_run"}
-"""Their examples would take long or need a trained model: docs/composition.md and docs/training.md show them."""
+def below(name: str) -> str:
+    """What is written below a public table, in the module that defines it: Python does not keep it."""
+    package = ast.parse(inspect.getsource(import_module(vars(galton)["_MODULES"][name])))
+    imports = [node for node in package.body if isinstance(node, ast.ImportFrom)]
+    origin = next(str(node.module) for node in imports for alias in node.names if alias.name == name)
+    for statement, after in pairwise(ast.parse(inspect.getsource(import_module(origin))).body):
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+            return str(ast.literal_eval(after.value)) if isinstance(after, ast.Expr) else ""
+    return ""
 
 
-def test_a_public_function_has_an_example() -> None:
-    assert {name for name in FUNCTIONS if ">>> " not in (getattr(galton, name).__doc__ or "")} == WITHOUT_EXAMPLE
+TABLES = sorted(set(NAMES) - set(FUNCTIONS) - set(CLASSES))
+"""Names that are neither: their examples are not run with those of their modules, but here."""
+
+
+SHOWN_BY = {"Optimized": "optimize"}
+"""Values that only a search of seconds makes, and the function whose example shows them."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_has_an_example(name: str) -> None:
+    words = below(name) if name in TABLES else getattr(galton, SHOWN_BY.get(name, name)).__doc__ or ""
+    assert doctest.DocTestParser().get_examples(words)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_example_of_a_public_table_runs(name: str) -> None:
+    words = below(name)
+    assert name in words
+    example = doctest.DocTestParser().get_doctest(words, {}, name, None, None)
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 @pytest.mark.parametrize("name", CLASSES)

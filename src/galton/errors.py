@@ -17,7 +17,16 @@ _MOST_GIGABYTES = 3.5
 
 
 class GaltonError(Exception):
-    """Base of every error galton raises on purpose; the message is one line."""
+    """Base of every error galton raises on purpose; the message is one line.
+
+    Example:
+      >>> from galton import identity
+      >>> try:
+      ...     identity(rounds=0)
+      ... except GaltonError as error:
+      ...     print(error)
+      rounds = 0: must be at least 1
+    """
 
 
 class InvalidArgument(GaltonError, ValueError):
@@ -27,6 +36,14 @@ class InvalidArgument(GaltonError, ValueError):
       argument: name of the offending argument.
       value: the value received.
       remedy: what would be right.
+
+    Example:
+      >>> from galton import Guarantee
+      >>> try:
+      ...     Guarantee(epsilon=-1.0, delta=1e-5)
+      ... except InvalidArgument as error:
+      ...     error.argument, error.value, error.remedy
+      ('epsilon', -1.0, 'must be greater than 0')
     """
 
     def __init__(self, argument: str, value: Any, remedy: str) -> None:
@@ -38,7 +55,16 @@ class InvalidArgument(GaltonError, ValueError):
 
 
 class InvalidFile(GaltonError, ValueError):
-    """A file that cannot be read, or whose content is not what it claims to be."""
+    """A file that cannot be read, or whose content is not what it claims to be.
+
+    Example:
+      >>> from galton import load_plan
+      >>> try:
+      ...     load_plan("no-such-folder")
+      ... except InvalidFile as error:
+      ...     print(error)
+      no-such-folder: is not a plan (No such file or directory); galton plan makes one
+    """
 
 
 class MissingExtra(GaltonError, ImportError):

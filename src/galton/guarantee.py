@@ -19,7 +19,14 @@ LARGEST_EPSILON = 1e4
 
 
 class Direction(enum.Enum):
-    """Which hockey-stick divergence is meant: P is the run with the example, Q the run without it."""
+    """Which hockey-stick divergence is meant: P is the run with the example, Q the run without it.
+
+    Example:
+      >>> [direction.value for direction in Adjacency.ADD_OR_REMOVE.directions]
+      ['mixture-first', 'noise-first']
+      >>> Direction.MIXTURE_FIRST.reverse
+      <Direction.NOISE_FIRST: 'noise-first'>
+    """
 
     MIXTURE_FIRST = "mixture-first"
     """H(P || Q): REMOVE in the words of dp-accounting."""
@@ -87,7 +94,12 @@ class Wording:
 
 
 class Adjacency(enum.Enum):
-    """Which data sets are neighbours. Members are made from their names too: `Adjacency("replace")`."""
+    """Which data sets are neighbours. Members are made from their names too: `Adjacency("replace")`.
+
+    Example:
+      >>> Adjacency("replace").sides, Adjacency.ZERO_OUT.equal_sizes
+      (2, True)
+    """
 
     ADD_OR_REMOVE = "add-or-remove"
     """One data set has an example more than the other."""

@@ -45,6 +45,12 @@ class ManyBinsPair(DominatingPair):
       modes: M for a sensitivity of 1, as a linear map; no entry below the exact one.
       noise_multiplier: sensitivity-1 noise multiplier; the modes in force are those of `modes` divided by it.
       strategy: content hash of the strategy that it comes from, or a name.
+
+    Example:
+      >>> from galton import square_root
+      >>> pair = many_bins_pair(square_root(64), bins=32)
+      >>> round(pair.at(2.0).mu_upper, 6)
+      0.5
     """
 
     participation: ClassVar[str] = Pair.participation

@@ -31,6 +31,12 @@ class DominatingPair(ABC):
       noise_multiplier: for C scaled to sensitivity 1 over a run of fixed order, whatever the participation.
       strategy: content hash of the strategy that it comes from, or a name.
       rounds: rounds of the run.
+
+    Example:
+      >>> from galton import identity, redrawn_pair, separated_pair
+      >>> pairs = [dominating_pair(identity(8), 4), redrawn_pair(identity(8), 4), separated_pair(identity(8), 4, 3)]
+      >>> [pair.participation for pair in pairs if isinstance(pair, DominatingPair)]
+      ['bins', 'redrawn', 'min-separation:3']
     """
 
     noise_multiplier: float
@@ -100,6 +106,12 @@ class Pair(DominatingPair):
       strategy: content hash of the strategy that it comes from, or a name.
       rounds: rounds of the run.
       merged: how many neighbouring bins share a mode, for a bound with fewer modes (docs/math.md, section 5).
+
+    Example:
+      >>> from galton import identity
+      >>> dominating_pair(identity(4), bins=2, noise_multiplier=2.0).gram.round(6)
+      array([[0.25, 0.  ],
+             [0.  , 0.25]])
     """
 
     participation: ClassVar[str] = "bins"

@@ -117,6 +117,12 @@ class RedrawnPair(DominatingPair):
       noise_multiplier: sensitivity-1 noise multiplier; C in force is that of `reach` divided by it.
       strategy: content hash of the strategy that it comes from, or a name.
       rounds: rounds of the run.
+
+    Example:
+      >>> from galton import identity
+      >>> pair = redrawn_pair(identity(8), bins=4, noise_multiplier=2.0)
+      >>> pair.epochs, round(pair.mu_upper, 6), pair.batches
+      (2, 0.5, 'balls-in-bins batches redrawn in every epoch')
     """
 
     participation: ClassVar[str] = "redrawn"

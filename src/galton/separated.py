@@ -48,6 +48,12 @@ class SeparatedPair(DominatingPair):
       noise_multiplier: sensitivity-1 noise multiplier; C in force is that of `reach` divided by it.
       strategy: content hash of the strategy that it comes from, or a name.
       rounds: rounds of the run.
+
+    Example:
+      >>> from galton import identity
+      >>> pair = separated_pair(identity(8), bins=4, separation=2)
+      >>> pair.participation, pair.separation, pair.blocks
+      ('min-separation:2', 2, 4)
     """
 
     kind: ClassVar[str] = "min-separation"

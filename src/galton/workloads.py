@@ -18,6 +18,15 @@ class Workload(ABC):
 
     Attributes:
       rounds: rounds of the run, the size of A.
+
+    Example:
+      >>> workload = prefix_sums(3)
+      >>> isinstance(workload, Workload)
+      True
+      >>> workload.matrix()
+      array([[1., 0., 0.],
+             [1., 1., 0.],
+             [1., 1., 1.]])
     """
 
     rounds: int

@@ -119,6 +119,14 @@ class Accountant(ABC):
       typical_bands: about how many bands are best: where a search for their number begins.
       bounded: the divergences that it bounds.
       compared: where it appears in comparisons.
+
+    Example:
+      >>> from galton import ACCOUNTANTS, BallsInBins
+      >>> scheme = BallsInBins(examples=64, bins=4, rounds=8)
+      >>> [accountant.name for accountant in ACCOUNTANTS.values() if accountant.covers(scheme.law)]
+      ['balls-in-bins', 'allocation', 'unamplified']
+      >>> isinstance(ACCOUNTANTS["unamplified"], Accountant)
+      True
     """
 
     name: ClassVar[str]

@@ -38,6 +38,13 @@ class Evidence(ABC):
 
     Attributes:
       accountant: name of the accountant that gave it.
+
+    Example:
+      >>> from galton import ACCOUNTANTS, Options, identity
+      >>> guarantee = Guarantee(epsilon=2.0, delta=1e-5)
+      >>> evidence = ACCOUNTANTS["unamplified"].prove(identity(8), 4, guarantee, Options())
+      >>> isinstance(evidence, Evidence), evidence.standing.value, evidence.proved == guarantee
+      (True, 'exact', True)
     """
 
     accountant: str

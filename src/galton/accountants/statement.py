@@ -14,7 +14,13 @@ from galton.typechecking import typechecked
 
 
 class Standing(enum.Enum):
-    """How sure a figure is, from the surest to what must never be relied on."""
+    """How sure a figure is, from the surest to what must never be relied on.
+
+    Example:
+      >>> from galton import ACCOUNTANTS
+      >>> ACCOUNTANTS["poisson"].statement.standing
+      <Standing.UPPER_BOUND: 'upper bound'>
+    """
 
     EXACT = "exact"
     """Closed form or numerical integration; what rounding there is goes towards more noise."""

@@ -46,6 +46,13 @@ class Calibration:
         confidence asked for.
       seed: the seed of all samples.
       seconds: how long the calibration took.
+
+    Example:
+      >>> from galton import dominating_pair, square_root
+      >>> pair = dominating_pair(square_root(16), bins=4)
+      >>> calibration = calibrate(pair, Guarantee(epsilon=2.0, delta=1e-3), options=Options(seed=1))
+      >>> pair.at(calibration.noise_multiplier).mu_upper < 1 and calibration.check.upper <= 1e-3
+      True
     """
 
     noise_multiplier: float

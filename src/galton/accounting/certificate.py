@@ -131,6 +131,16 @@ class Certificate:
       versions: versions of galton, of the libraries it relies on, and of Python.
       created: when the verification ended, in UTC.
       seconds: how long the verification took.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from tempfile import TemporaryDirectory
+      >>> from galton import dominating_pair, identity
+      >>> pair = dominating_pair(identity(4), bins=1, noise_multiplier=4.0)
+      >>> with TemporaryDirectory() as folder:  # so that this example counts as no attempt of yours
+      ...     certificate = certify(pair, epsilon=1.0, delta=1e-5, ledger=Ledger(Path(folder) / "attempts.json"))
+      >>> certificate.accepted, certificate.how_sure
+      (True, 'A bound in closed form proves it; no sample was needed.')
     """
 
     accepted: bool

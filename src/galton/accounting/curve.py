@@ -45,6 +45,12 @@ class Profile:
       sampler: names of the samplers.
       seed: the seed of the samples.
       seconds: how long it took.
+
+    Example:
+      >>> from galton import dominating_pair, identity
+      >>> curve = profile(dominating_pair(identity(4), bins=1, noise_multiplier=2.0), [1.0])
+      >>> curve.epsilons, round(curve.advantage_upper, 3)
+      ((0.0, 1.0), 0.197)
     """
 
     epsilons: tuple[float, ...]

@@ -85,6 +85,12 @@ class DeltaEstimate:
       seed: the seed of the samples.
       by_direction: the estimate in every direction.
       seconds: how long it took.
+
+    Example:
+      >>> from galton import dominating_pair, identity
+      >>> estimate = delta(dominating_pair(identity(4), bins=1, noise_multiplier=2.0), epsilon=1.0)
+      >>> round(estimate.upper, 5), estimate.samples  # a single bin is the Gaussian mechanism: no sample needed
+      (0.00683, 0)
     """
 
     epsilon: float

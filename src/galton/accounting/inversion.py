@@ -79,6 +79,12 @@ class EpsilonEstimate:
       deterministic_upper: upper bound on epsilon that needs no sampling.
       by_direction: delta in every direction, at a grid point close to the estimate.
       seconds: how long it took.
+
+    Example:
+      >>> from galton import dominating_pair, identity
+      >>> estimate = epsilon(dominating_pair(identity(4), bins=1, noise_multiplier=1000.0), delta=1e-3)
+      >>> estimate.lower, estimate.epsilon, estimate.upper, estimate.samples  # delta covers all that is told
+      (0.0, 0.0, 0.0, 0)
     """
 
     delta: float

@@ -82,6 +82,15 @@ class Ledger:
 
     Attributes:
       path: the JSON file; it and its folder are created when needed.
+
+    Example:
+      >>> from tempfile import TemporaryDirectory
+      >>> with TemporaryDirectory() as folder:
+      ...     ledger = Ledger(Path(folder) / "attempts.json")
+      ...     ledger.begin(["sha256:..."], failure=1e-8)
+      ...     ledger.begin(["sha256:..."], failure=1e-8)
+      Spent(attempts=1, failure=1e-08)
+      Spent(attempts=2, failure=2e-08)
     """
 
     path: Path

@@ -46,6 +46,12 @@ class Scheme(ABC):
       kind: name of the scheme in JSON, one per class.
       examples: number of examples in the data set; public.
       rounds: number of batches in the whole run.
+
+    Example:
+      >>> from galton import BallsInBins
+      >>> scheme = BallsInBins(examples=64, bins=4, rounds=8)
+      >>> isinstance(scheme, Scheme), scheme.name, scheme.expected_batch_size
+      (True, 'balls-in-bins', 16.0)
     """
 
     kind: ClassVar[str]

@@ -47,6 +47,12 @@ class Truncation:
       probability_lower: lower bound on the same probability.
       expected: expected number of examples left out, summed over all rounds; exact.
       displacement: bound on the probability that a given example pushes another one out of a batch; see `delta`.
+
+    Example:
+      >>> from galton import BallsInBins
+      >>> prediction = truncation(BallsInBins(examples=50_000, bins=100, rounds=2000), 640)
+      >>> prediction.delta(epsilon=1.0) < 1e-8, prediction.delta(1.0, Adjacency.REPLACE)
+      (True, 0.0)
     """
 
     padded_batch_size: int

@@ -155,7 +155,14 @@ class ChernoffKL(Bound):
 
 
 BOUNDS: dict[str, Bound] = {bound.name: bound for bound in (ChernoffKL(), OneSided(), Bernstein())}
-"""The fixed-sample bounds by name, the sharpest first."""
+"""The fixed-sample bounds by name, the sharpest first.
+
+Example:
+  >>> from galton import BOUNDS
+  >>> needed = {name: bound.samples_needed(0.9e-5, claim=1e-5, failure=1e-8) for name, bound in BOUNDS.items()}
+  >>> {name: samples // 10**6 for name, samples in needed.items()}  # in millions, for values up to 1
+  {'kl': 355, 'one-sided': 368, 'bernstein': 380}
+"""
 
 
 def _relative_entropy(q: float, p: float) -> float:

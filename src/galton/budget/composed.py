@@ -50,6 +50,11 @@ class Composed:
         curve of the others, which is sharper.
       whole: the losses of all events, from which `disclose_composition` takes what officers read.
       releases: the events.
+
+    Example:
+      >>> composed = compose(["gaussian:sigma=3", "gaussian:sigma=4"], delta=1e-5)
+      >>> composed.events, composed.meets(Guarantee(epsilon=2.0, delta=1e-5))
+      (('gaussian:sigma=3', 'gaussian:sigma=4'), True)
     """
 
     epsilon: float

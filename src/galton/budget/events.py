@@ -30,6 +30,11 @@ class Event(ABC):
       adjacency: the only adjacency that it is known under; None where it is known under all.
       displacement: probability that truncation makes of it another mechanism; see `Truncation`.
       unit: what neighbours differ in, an example or a user; None where the user of this class has seen to it.
+
+    Example:
+      >>> event = GaussianEvent(sigma=4.0)
+      >>> isinstance(event, Event), event.rho(Adjacency.ADD_OR_REMOVE)
+      (True, 0.03125)
     """
 
     kind: ClassVar[str]
@@ -243,6 +248,10 @@ class LaplaceEvent(Event):
     Args:
       scale: of the noise, in units of what one example adds to the number at most.
       count: how many such numbers.
+
+    Example:
+      >>> LaplaceEvent(scale=20.0, count=3).words
+      'laplace:scale=20,count=3'
     """
 
     kind: ClassVar[str] = "laplace"
@@ -276,6 +285,10 @@ class KnownEvent(Event):
       epsilon: of its guarantee.
       delta: of its guarantee; 0 for pure differential privacy.
       count: how many such mechanisms.
+
+    Example:
+      >>> KnownEvent(epsilon=0.1, delta=1e-7).words
+      'dp:epsilon=0.1,delta=1e-07'
     """
 
     kind: ClassVar[str] = "dp"

@@ -24,7 +24,19 @@ from galton.typechecking import typechecked
 
 
 class Overspent(GaltonError, ValueError):
-    """A release that the budget has no room for; nothing was spent."""
+    """A release that the budget has no room for; nothing was spent.
+
+    Example:
+      >>> from tempfile import TemporaryDirectory
+      >>> with TemporaryDirectory() as folder:
+      ...     budget = Budget(Path(folder) / "budget.json")
+      ...     account = budget.create(epsilon=1.0, delta=1e-5)
+      ...     try:
+      ...         budget.spend(["gaussian:sigma=2"])
+      ...     except Overspent as error:
+      ...         print(str(error).partition("; ")[2])
+      nothing was spent
+    """
 
 
 @typechecked
@@ -42,6 +54,15 @@ class Budget:
 
     Args:
       path: the JSON file.
+
+    Example:
+      >>> from tempfile import TemporaryDirectory
+      >>> with TemporaryDirectory() as folder:
+      ...     budget = Budget(Path(folder) / "budget.json")
+      ...     account = budget.create(epsilon=1.0, delta=1e-5)
+      ...     composed = budget.spend(["gaussian:sigma=8"], label="mean age")
+      >>> f"{composed.epsilon:.2f} of {account.guarantee.epsilon:g}"
+      '0.43 of 1'
     """
 
     path: Path

@@ -75,6 +75,15 @@ def make_plan_within(
 
     Returns:
       The plan, and the guarantee of the whole.
+
+    Example:
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan, composed = make_plan_within(
+      ...     guarantee, others=["gaussian:sigma=2"], examples=64, batch_size=16, epochs=1, batching="fixed-order",
+      ...     strategy="identity"
+      ... )
+      >>> plan.guarantee.epsilon < composed.epsilon <= 4
+      True
     """
     whole_guarantee = as_guarantee(epsilon, delta)
     options = options or Options()

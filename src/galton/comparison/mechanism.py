@@ -99,6 +99,11 @@ class Mechanism:
       slow: whether it is left out unless asked for by name.
       candidate: whether a plan that looks for the best strategy considers it.
       reference: whether every plan is compared with it: takes seconds.
+
+    Example:
+      >>> from galton import MECHANISMS
+      >>> MECHANISMS["dpsgd-poisson"].statement.is_guarantee, MECHANISMS["dpsgd-shuffling"].statement.is_guarantee
+      (True, False)
     """
 
     name: str

@@ -151,6 +151,13 @@ def _all() -> Iterator[Mechanism]:
 
 
 MECHANISMS: dict[str, Mechanism] = {mechanism.name: mechanism for mechanism in _all()}
+"""All mechanisms of `compare` by name.
+
+Example:
+  >>> from galton import MECHANISMS
+  >>> [name for name, mechanism in MECHANISMS.items() if mechanism.reference]
+  ['dpsgd-poisson', 'dpsgd-unamplified', 'memf-unamplified']
+"""
 DEFAULT = tuple(mechanism.name for mechanism in MECHANISMS.values() if not mechanism.slow)
 
 

@@ -36,6 +36,15 @@ class Comparison:
       baseline: mechanism that errors are relative to.
       skipped: mechanisms of the default set left out in part or whole, with the reason (a missing package, say).
       seconds: time this comparison took, cached rows included.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from tempfile import TemporaryDirectory
+      >>> names = ("dpsgd-poisson", "dpsgd-unamplified")
+      >>> with TemporaryDirectory() as folder:
+      ...     comparison = compare(8, 2, (2.0,), 1e-3, names, baseline=names[0], cache=Cache(Path(folder)))
+      >>> comparison.relative(comparison.row("dpsgd-unamplified", 2.0)) > 1  # times the error of the baseline
+      True
     """
 
     bins: int

@@ -45,6 +45,19 @@ class NoiseReused(GaltonError):
 
     Go on from the last checkpoint with the same data, model and settings, or with the next round that has had no noise
     (`NoiseRun.skip`).
+
+    Example:
+      >>> import tempfile
+      >>> from contextlib import closing
+      >>> from galton import fresh_key
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with closing(Journal(f"{folder}/noise.journal", fresh_key(), plan="sha256:...")) as journal:
+      ...         journal.release(0, np.array([3, 7]))
+      ...         try:
+      ...             journal.release(0, np.array([3, 8]))
+      ...         except NoiseReused as error:
+      ...             print(str(error).partition(": ")[2])
+      round 0 has had its noise for another batch
     """
 
 

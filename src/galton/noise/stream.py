@@ -42,6 +42,12 @@ class NoiseState:
       buffers: an array of shape (memory, size) for every vector of the layout; (memory, devices, size) where the model
         is spread over several devices, each with what belongs to the parameters that it has.
       layout: how the vectors make up the model; static under `jit`.
+
+    Example:
+      >>> from galton import square_root
+      >>> state = CorrelatedNoise(square_root(8, bands=3), stddev=2.0).init({"w": jnp.zeros(5)})
+      >>> int(state.round), [buffer.shape for buffer in state.buffers]
+      (0, [(2, 5)])
     """
 
     keys: jax.Array = field(repr=False)

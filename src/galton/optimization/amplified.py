@@ -47,7 +47,7 @@ _MOST_REFRESHES = 8
 @typechecked
 @dataclass(frozen=True, eq=False)
 class Optimized:
-    """A strategy optimised under amplification, judged on fresh samples.
+    """A strategy optimised under amplification, judged on fresh samples. The example of `optimize` shows one.
 
     Attributes:
       family: the family that C is from; a smaller one if the search was interrupted early.

@@ -145,6 +145,15 @@ class Plan:
     those of a batch, adds the noise of `noise` and releases nothing else that depends on the data, save the number of
     examples, which is public. `TrainingRun` sees to the batches and the noise. The noise is taken to be Gaussian with
     all its digits: what its rounding may tell is not covered (docs/plans.md).
+
+    Example:
+      >>> from galton import make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> plan.rounds, plan.expected_batch_size, plan.evidence.standing.value
+      (4, 16.0, 'exact')
     """
 
     guarantee: Guarantee

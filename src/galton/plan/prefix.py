@@ -31,6 +31,16 @@ class Prefix:
       guarantee: of these rounds; the plan's own where nothing smaller was proved.
       words: how it was proved.
       certificate: where samples proved it.
+
+    Example:
+      >>> from galton import make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> prefix = prefix_guarantee(plan, rounds_done=4)
+      >>> prefix.rounds, prefix.planned, prefix.guarantee.epsilon < guarantee.epsilon
+      (4, 8, True)
     """
 
     rounds: int

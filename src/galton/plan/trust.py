@@ -20,7 +20,22 @@ from galton.typechecking import typechecked
 
 
 class PlanNotTrusted(GaltonError):
-    """Raised where a plan is not the one that was pinned or signed, or its guarantee could not be proved."""
+    """Raised where a plan is not the one that was pinned or signed, or its guarantee could not be proved.
+
+    Example:
+      >>> import numpy as np
+      >>> from galton import Guarantee, TrainingRun, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> pinned, params = "sha256:" + 64 * "0", {"w": np.zeros(2, np.float32)}
+      >>> try:
+      ...     TrainingRun(plan, "run", params, examples=64, clip_norm=1.0, pinned=pinned)
+      ... except PlanNotTrusted as error:
+      ...     "is not the pinned one" in str(error)
+      True
+    """
 
 
 class Basis(enum.Enum):

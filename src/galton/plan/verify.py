@@ -24,6 +24,16 @@ class Verification:
       words: what was done.
       certificate: the new certificate; None if the accountant does not sample.
       seconds: time that it took.
+
+    Example:
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> verification = verify_plan(plan)
+      >>> verification.accepted, verification.plan == plan.digest, verification.certificate
+      (True, True, None)
     """
 
     accepted: bool

@@ -35,6 +35,13 @@ class Strategy(ABC):
       kind: name of the kind in strategy files.
       rounds: rounds of the run.
       allow_negative: whether C may have negative entries.
+
+    Example:
+      >>> from galton import Blt, identity
+      >>> [strategy.kind for strategy in (identity(8), Blt(8, [0.9], [0.3])) if isinstance(strategy, Strategy)]
+      ['toeplitz', 'blt']
+      >>> identity(8).sensitivity(bins=2)
+      2.0
     """
 
     kind: ClassVar[str]

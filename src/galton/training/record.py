@@ -111,6 +111,22 @@ def release_run(folder: str | Path, output: str | Path) -> dict[str, Any]:
 
     Returns:
       The record.
+
+    Example:
+      >>> import tempfile
+      >>> import numpy as np
+      >>> from galton import Guarantee, TrainingRun, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> weights = np.zeros(2, np.float32)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with TrainingRun(plan, f"{folder}/run", {"w": weights}, examples=64, clip_norm=1.0) as run:
+      ...         run.publish(lambda path: path.write_bytes(weights.tobytes()), suffix=".bin")
+      ...     record = release_run(f"{folder}/run", f"{folder}/release.zip")
+      >>> record["model"]["file"], record["rounds_done"]
+      ('model.bin', 0)
     """
     source, target = Path(folder), Path(output)
     record = check_record(source)

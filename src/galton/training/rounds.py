@@ -15,7 +15,21 @@ from galton.plan import Plan
 
 
 class PlanViolated(GaltonError):
-    """Raised when training departs from the plan; train as it says, or make another plan."""
+    """Raised when training departs from the plan; train as it says, or make another plan.
+
+    Example:
+      >>> import numpy as np
+      >>> from galton import Guarantee, TrainingRun, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> try:
+      ...     TrainingRun(plan, "run", {"w": np.zeros(2, np.float32)}, examples=63, clip_norm=1.0)
+      ... except PlanViolated as error:
+      ...     print(error)
+      examples = 63: the plan was made for 64; train with that, or make another plan
+    """
 
 
 def check_same(name: str, value: Any, planned: Any) -> None:

@@ -42,11 +42,46 @@ class RoundsSkipped(NoiseReused):
 
     Its noise is not given a second time. The run has moved on to the next round that has had no noise, and goes on from
     the model at hand: take the next batch.
+
+    Example:
+      >>> import tempfile
+      >>> import numpy as np
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=64, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> first, other = {"w": np.zeros(2, np.float32)}, {"w": np.ones(2, np.float32)}
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with TrainingRun(plan, folder, first, examples=64, clip_norm=1.0) as run:
+      ...         noise = run.noise(first)  # and then a crash, before anything was saved
+      ...     with TrainingRun(plan, folder, first, examples=64, clip_norm=1.0) as run:
+      ...         try:
+      ...             noise = run.noise(other)
+      ...         except RoundsSkipped:
+      ...             print(f"goes on with round {run.round}")
+      goes on with round 1
     """
 
 
 class LostRounds(UserWarning):
-    """Rounds that had their noise before a crash were skipped; the guarantee holds, and the record names them."""
+    """Rounds that had their noise before a crash were skipped; the guarantee holds, and the record names them.
+
+    Example:
+      >>> import tempfile
+      >>> import numpy as np
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> params = {"w": np.zeros(2, np.float32)}
+      >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+      ...     warnings.simplefilter("error", LostRounds)  # for somebody to look at it before training goes on
+      ...     with TrainingRun(plan, folder, params, examples=64, clip_norm=1.0) as run:
+      ...         run.round
+      0
+    """
 
 
 @typechecked
@@ -93,11 +128,21 @@ class TrainingRun(Rounds):
         all rounds that had none when it was made, and its record says that it is a copy.
 
     Example:
-        with TrainingRun("plan", "run", params, examples=len(data), clip_norm=1.0) as run:
-            while not run.done:
-                batch = run.batch
-                total = clipped_sum(params, batch.take(data), batch.mask)
-                noisy = (total + run.noise(total)) / run.plan.expected_batch_size
+      >>> import tempfile
+      >>> import numpy as np
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
+      ... )
+      >>> weights, gradients = np.zeros(2, np.float32), np.full((64, 2), 0.5, np.float32)  # of norm 0.71, at most 1
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with TrainingRun(plan, folder, weights, examples=64, clip_norm=1.0) as run:
+      ...         while not run.done:
+      ...             total = run.batch.take(gradients).sum(axis=0)
+      ...             weights -= (total + run.noise(total)) / plan.expected_batch_size
+      ...         run.round, run.record()["completed"]
+      (4, True)
     """
 
     def __init__(

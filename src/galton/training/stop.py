@@ -39,6 +39,21 @@ def stop_run(
 
     Returns:
       The guarantee of the rounds that were done.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import Guarantee, TrainingRun, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=64, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> total = {"w": np.zeros(2, np.float32)}
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with TrainingRun(plan, folder, total, examples=64, clip_norm=1.0) as run:
+      ...         noise = run.noise(total)
+      ...     prefix = stop_run(folder, plan, independent=True)  # two epochs were planned, the time was enough for less
+      >>> prefix.rounds, prefix.guarantee.epsilon < guarantee.epsilon
+      (1, True)
     """
     if not independent:
         remedy = f"must be confirmed: a smaller guarantee holds {INDEPENDENT}; else the plan's holds, without this"
