@@ -81,6 +81,10 @@ footer { padding-bottom: 3rem; }
   table { font-size: .85rem; }
   th, td { padding-right: .35rem; }
 }
+@media (max-width: 24rem) {
+  table { font-size: .72rem; }
+  th, td { padding-right: .2rem; }
+}
 @media (min-width: 48rem) {
   header, main, footer { padding-left: 2rem; padding-right: 2rem; }
   header { padding-top: 3.5rem; }
