@@ -89,11 +89,11 @@ def test_adjacency_picks_the_divergence(adjacency: Adjacency, directions: list[D
 
 
 def test_a_sequence_stops_by_itself_at_the_width_asked_for() -> None:
-    wide, narrow = (delta(SMALL, 0.5, options=Options(seed=1, rel_width=width)) for width in (0.2, 0.02))
-    for estimate, width in ((wide, 0.2), (narrow, 0.02)):
+    wide, narrow = (delta(SMALL, 0.5, options=Options(seed=1, rel_width=width)) for width in (0.02, 0.002))
+    for estimate, width in ((wide, 0.02), (narrow, 0.002)):
         assert estimate.upper - estimate.lower <= width * estimate.delta * 1.001
     assert wide.samples < narrow.samples / 4
-    capped = delta(SMALL, 0.5, options=Options(seed=1, rel_width=0.001, samples=20_000))
+    capped = delta(SMALL, 0.5, options=Options(seed=1, rel_width=0.0001, samples=20_000))
     assert capped.samples == 40_000
     assert capped.upper - capped.lower > 0.001 * capped.delta  # the true interval is reported, not the one wished for
 

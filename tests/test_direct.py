@@ -18,6 +18,7 @@ from galton.many_bins import many_bins_pair
 from galton.pair import DominatingPair
 from galton.redrawn import redrawn_pair
 from galton.sampling import draws
+from galton.sampling.redrawn import RedrawnTiltedSampler
 from galton.sampling.tilted import TiltedSampler
 from galton.sampling.toolkits import toolkit_for
 from galton.separated import separated_pair
@@ -90,10 +91,8 @@ def replace_range(sampler: BesideSampler) -> BesideSampler:
 @pytest.mark.parametrize("order", [1, 4, 9])
 def test_the_range_is_reached_by_some_loss(order: int) -> None:
     """u^t F(u) on a fine grid: the closed form is its maximum, below Chernoff's bound and not below the grid's."""
-    pair, _ = two_modes()
     others = gaussian_atoms(0.5)
-    assert isinstance(pair, galton.Pair)
-    sampler = BesideSampler(TiltedSampler(pair, MIXTURE, 1.0, order), others)
+    sampler = BesideSampler(RedrawnTiltedSampler(PAIRS["redrawn"](), MIXTURE, 1.0, order), others)
     shape = order**order / (1 + order) ** (1 + order)
     left = np.exp(np.linspace(-6.0, 6.0, 20_001))
     curve = np.array([float(others.masses @ np.maximum(1 - u * np.exp(-others.points), 0.0)) for u in left])

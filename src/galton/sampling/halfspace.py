@@ -20,8 +20,9 @@ from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
 from galton.sampling.factor import factor_residual, upward_factor
 from galton.sampling.kernels import log_mean_exp
-from galton.sampling.normals import standard_normals, uniforms
+from galton.sampling.normals import standard_normals
 from galton.sampling.slack import choose_dtype, loss_slack
+from galton.sampling.strata import FARTHEST_NORMAL, STRATA, depth_range, stratified_depths
 
 FARTHEST = 30.0
 """A half-space farther out than this many standard deviations has probability below 1e-197."""
@@ -122,23 +123,24 @@ def noise_first_bound(gram: FloatArray, epsilon: float) -> float:
 
 
 class HalfSpaceSampler(Sampler):
-    """Draws noise conditioned on the half-space outside of which the value is zero; R = Phi(bound).
+    """Draws noise within the half-space outside of which the value is zero, one point in each stratum of depths.
 
     It is not valid below `least_epsilon`, the epsilon given: the half-space may miss losses below that.
     """
 
     name: ClassVar[str] = "half-space"
     direction = Direction.NOISE_FIRST
+    strata = STRATA
 
     def __init__(self, pair: Pair, epsilon: float, dtype: str | None = None) -> None:
         factor = upward_factor(pair.gram)
         gram, bins = factor.gram, pair.modes
         self._space = half_space(gram, epsilon)
         self._bound = min(max(self._space.bound, -FARTHEST), FARTHEST)
-        shallow = SHALLOW_LOST if self._bound > SHALLOWEST else 0.0
+        shallow = SHALLOW_LOST * STRATA if self._bound > SHALLOWEST else 0.0
         self.least_epsilon = epsilon
         largest = float(gram.diagonal().max())
-        moved = abs(self._bound) + 10.0
+        moved = abs(self._bound) + FARTHEST_NORMAL
 
         def slack(name: str) -> Slack:
             rounding = loss_slack(bins, largest, largest / 2, factor.residual, name, moved)
@@ -148,12 +150,17 @@ class HalfSpaceSampler(Sampler):
         self.dtype = dtype or choose_dtype(slack, order)
         self.slack = slack(self.dtype)
         self.layout = layout(bins, most_blocks=8, largest_block=1 << 11)
-        self._log_range = float(log_ndtr(self._bound))
+        self._log_mass = float(log_ndtr(self._bound))
+        mass, spread = math.exp(self._log_mass), self._space.spread * (1 + _spread_error(gram, self._space.spread))
+        whole = self._space.bound > FARTHEST  # a bound that was lowered bounds no value
+        self._range = (mass if whole else depth_range(spread, self._bound, mass, STRATA)) * (1 + 1e-9)
         direction = factor.root.T @ self._space.weights
+        along = direction / np.linalg.norm(direction)
         with wide_jax():
             self._root = jnp.asarray(factor.root.T, self.dtype)
             self._half = jnp.asarray(gram.diagonal() / 2, self.dtype)
-            self._along = jnp.asarray(direction / np.linalg.norm(direction), self.dtype)
+            self._along = jnp.asarray(along, self.dtype)
+            self._image = jnp.asarray(factor.root @ along, self.dtype)
 
     @property
     def weights(self) -> FloatArray:
@@ -161,26 +168,47 @@ class HalfSpaceSampler(Sampler):
         return self._space.weights
 
     def _range_at(self, epsilon: float) -> float:
-        return math.exp(self._log_range) * (1 + 1e-9)
+        return self._range
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             keys = block_keys(seed, self.direction, index, self.layout.blocks)
-            loss = _losses(keys, self._root, self._half, self._along, math.exp(self._log_range), self.layout)
-            losses = np.asarray(loss, np.float64)
-        return Draw(losses, np.broadcast_to(self._log_range, losses.shape))
+            losses = np.asarray(
+                _losses(
+                    keys,
+                    self._root,
+                    self._half,
+                    self._along,
+                    self._image,
+                    math.exp(self._log_mass),
+                    self.layout,
+                    self.strata,
+                ),
+                np.float64,
+            )
+        return Draw(losses, np.broadcast_to(self._log_mass, losses.shape))
 
 
-@partial(jax.jit, static_argnames=("layout",))
+@partial(jax.jit, static_argnames=("layout", "strata"))
 def _losses(
-    keys: jax.Array, root: jax.Array, half: jax.Array, along: jax.Array, mass: float, layout: Layout
+    keys: jax.Array,
+    root: jax.Array,
+    half: jax.Array,
+    along: jax.Array,
+    image: jax.Array,
+    mass: float,
+    layout: Layout,
+    strata: int,
 ) -> jax.Array:
     def block(key: jax.Array) -> jax.Array:
         for_depth, noise = jax.random.split(key)
         normals = standard_normals(noise, (layout.block, half.size), root.dtype)
-        depth = jax.scipy.special.ndtri(uniforms(for_depth, (layout.block,)) * mass).astype(root.dtype)
         current = jnp.matmul(normals, along, precision=jax.lax.Precision.HIGHEST)
-        normals = normals + (depth - current)[:, None] * along
-        return -log_mean_exp(jnp.matmul(normals, root, precision=jax.lax.Precision.HIGHEST) - half)
+        point = jnp.matmul(normals, root, precision=jax.lax.Precision.HIGHEST) - half
 
-    return jax.lax.map(block, keys).ravel()
+        def stratum(depths: jax.Array) -> jax.Array:
+            return -log_mean_exp(point + (depths.astype(root.dtype) - current)[:, None] * image)
+
+        return jax.lax.map(stratum, stratified_depths(for_depth, layout.block, strata, mass)).T
+
+    return jax.lax.map(block, keys).reshape(-1, strata)

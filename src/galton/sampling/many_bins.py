@@ -29,13 +29,18 @@ from galton.sampling.kernels import categorical, log_mean_exp
 from galton.sampling.mode_maps import ModeMap, mode_map
 from galton.sampling.normals import distance_bound, standard_normals
 from galton.sampling.slack import UNLIKELY, norm_bound
-from galton.sampling.strata import depth_range, log_largest_average, stratified_depths, stratified_normals
+from galton.sampling.strata import (
+    FARTHEST_NORMAL,
+    FINE_STRATA,
+    STRATA,
+    depth_range,
+    log_largest_average,
+    stratified_depths,
+    stratified_normals,
+)
 from galton.strategies.modes import Modes, RowBounds
 
 MAX_ORDER = 4096
-STRATA = 16
-_FINE_STRATA = 64
-"""For bounds that take no samples."""
 _NO_UNDERFLOW = 600.0
 _BLOCK = 1 << 20
 _CHUNK = 64
@@ -169,7 +174,7 @@ class ManyBinsModel:
             return self.noise_first_bound(epsilon)
         if not self.most_order():
             return 1.0
-        return math.exp(min(0.0, self.best_tilt(direction, epsilon, _FINE_STRATA).log_range(epsilon)))
+        return math.exp(min(0.0, self.best_tilt(direction, epsilon, FINE_STRATA).log_range(epsilon)))
 
     def noise_first_bound(self, epsilon: float) -> float:
         """Returns a sampling-free upper bound on the noise-first delta: a Gaussian mechanism at a smaller epsilon.
@@ -413,7 +418,7 @@ class ManyTiltedSampler(Sampler):
         else:
             self.tilt = model.tilt(direction, order, STRATA)
         self.order = self.tilt.order
-        rounding = model.slack(direction.sides * (self.order + 1), 10.0)
+        rounding = model.slack(direction.sides * (self.order + 1), FARTHEST_NORMAL)
         choices = (self.order + 1) * (8 * pair.bins + 64) * ROUNDOFF
         self.slack = Slack(direction.sides * rounding.epsilon, rounding.lost + choices)
         self.layout = model.layout()
@@ -487,7 +492,7 @@ class ManyHalfSpaceSampler(Sampler):
         spread, farthest = model.half_space(epsilon)
         bound = min(max(farthest, -FARTHEST), FARTHEST)
         self.least_epsilon = epsilon
-        rounding = model.slack(0.0, abs(bound) + 10.0)
+        rounding = model.slack(0.0, abs(bound) + FARTHEST_NORMAL)
         shallow = SHALLOW_LOST * STRATA if bound > SHALLOWEST else 0.0
         self.slack = Slack(rounding.epsilon, rounding.lost + shallow)
         self.layout = model.layout()

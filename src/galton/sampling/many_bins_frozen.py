@@ -18,8 +18,8 @@ from galton.many_bins import ManyBinsPair
 from galton.sampling.base import chunk_key, wide_jax
 from galton.sampling.frozen import Estimate, estimate_from
 from galton.sampling.kernels import log_mean_exp
-from galton.sampling.many_bins import STRATA, ManyBinsModel, Parts, TiltParts, draw_counts, tilt_parts
-from galton.sampling.strata import stratified_depths, stratified_normals
+from galton.sampling.many_bins import ManyBinsModel, Parts, TiltParts, draw_counts, tilt_parts
+from galton.sampling.strata import STRATA, stratified_depths, stratified_normals
 
 _NUMBERS = 1 << 24
 """Numbers kept by an estimator, about."""

@@ -1,6 +1,6 @@
 """A normal coordinate drawn once in each of several strata: averages with little variance and a smaller range.
 
-docs/math.md, section 17.3.
+docs/math.md, sections 3.4 and 17.3.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from scipy.special import ndtri
 from galton.errors import FloatArray
 from galton.sampling.normals import uniforms
 
+STRATA = 16
+"""Of a sample."""
+FINE_STRATA = 64
+"""For bounds that take no samples."""
+FARTHEST_NORMAL = 10.0
+"""A normal is farther out with probability below 1e-22."""
 _FARTHEST, _STEP = 8.0, 0.05
 _WIDER = 1e-7
 """By so much strata are taken to be wider than they are: a depth is right up to this (docs/math.md, section 6.5)."""

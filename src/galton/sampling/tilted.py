@@ -1,11 +1,15 @@
-"""The tilted sampler, for mixture-first and replace: its range is close to delta itself (docs/math.md, section 3)."""
+"""The tilted sampler, for mixture-first and replace: its range is close to delta itself (docs/math.md, section 3).
+
+The noise's coordinate along the modes that were drawn is drawn once in each of several strata, and the value of a
+sample is the average (3.4).
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +19,11 @@ from galton.errors import FloatArray, InvalidArgument, count
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
-from galton.sampling.factor import upward_factor
+from galton.sampling.factor import factor_residual, upward_factor
+from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
 from galton.sampling.kernels import categorical, correlated, log_mean_exp
-from galton.sampling.slack import choose_dtype, loss_slack
+from galton.sampling.slack import UNIT_ROUNDOFF, choose_dtype, loss_slack, norm_bound
+from galton.sampling.strata import FARTHEST_NORMAL, STRATA, log_largest_average, stratified_normals
 
 MAX_ORDER = 4096
 _WIDEST = 500.0
@@ -67,7 +73,7 @@ def _log_tail(gram: FloatArray, field: FloatArray, index: int) -> float:
     return float(_log_mean_exp(field + index * gram).max())
 
 
-def _tilt(gram: FloatArray, direction: Direction, order: int, log_tail: float) -> Tilt:
+def _tilt(gram: FloatArray, direction: Direction, order: int, log_tail: float, log_shape: float) -> Tilt:
     """A pair (i, j) has weight e_i E_ij e_j with E = exp(G), e = exp(field); a triple e_i e_j e_k E_ij E_ik E_jk.
 
     The first two indices of a triple have the marginal e_i e_j E_ij (E diag(e) E)_ij, and the third follows given
@@ -92,46 +98,76 @@ def _tilt(gram: FloatArray, direction: Direction, order: int, log_tail: float) -
     peak = float(log_table.max())
     table = np.exp(log_table - peak)
     log_head += peak + math.log(float(table.sum())) - size * math.log(bins)
-    return Tilt(order, field, table, log_head, log_head + log_more + log_shape(gram, order) + log_tail)
+    return Tilt(order, field, table, log_head, log_head + log_more + log_shape + log_tail)
 
 
 def log_shape(gram: FloatArray, order: int) -> float:
     """log t^t / (1+t)^(1+t), the largest exp(-t x) (1 - exp(-x)), and a margin for rounding in G and in the sums."""
+    return order * math.log(order) - (1 + order) * math.log(1 + order) + _margin(gram, order)
+
+
+def _margin(gram: FloatArray, order: int) -> float:
     bins, more = gram.shape[0], order + 1
     units = 8 * more * (bins + 64) + more**2 * (12 * (bins + 2) + 8 * more) * float(gram.max())
-    margin = 1e-9 + units * ROUNDOFF
-    return order * math.log(order) - (1 + order) * math.log(1 + order) + margin
+    return 1e-9 + units * ROUNDOFF
 
 
-def tilt(gram: FloatArray, direction: Direction, order: int) -> Tilt:
+class Strata:
+    """What averages over strata make of the largest value of a sample, whatever modes were drawn (docs/math.md, 3.4).
+
+    Attributes:
+      slope: how fast the loss grows at least with the coordinate that has strata.
+      stretch: bounds the sum of counts divided by the length of the vector that the coordinate is along.
+    """
+
+    def __init__(self, gram: FloatArray, direction: Direction, strata: int) -> None:
+        means, residual = gram.mean(axis=1), 2 * factor_residual(gram)
+        least = float((gram.min(axis=0) + means).min()) - 2 * residual
+        longest = math.sqrt(float((gram.diagonal() + 2 * means).max()) + float(means.mean()) + 4 * residual)
+        self.slope = direction.sides * max(least, 0.0) / longest * (1 - 1e-9)
+        self.stretch = 2 / math.sqrt(max(2 * float(means.min()) + float(means.mean()) - 3 * residual, 1e-300))
+        self._gram, self._strata = gram, strata
+
+    def log_shape(self, order: int) -> float:
+        """Returns the logarithm of the largest average of exp(-t x) (1 - exp(-x)), and a margin for rounding."""
+        return log_largest_average(order, self.slope, self._strata) + _margin(self._gram, order)
+
+
+def tilt(gram: FloatArray, direction: Direction, order: int, strata: int = STRATA) -> Tilt:
     """Returns the tilt of the given order."""
     count("order", order, at_most=MAX_ORDER)
+    return _whole_tilt(gram, direction, order, Strata(gram, direction, strata))
+
+
+def _whole_tilt(gram: FloatArray, direction: Direction, order: int, strata: Strata) -> Tilt:
     field = order * gram.mean(axis=1) if direction is Direction.REPLACE else np.zeros(gram.shape[0])
-    return _tilt(gram, direction, order, sum(_log_tail(gram, field, index) for index in range(3, order + 1)))
+    log_tail = sum(_log_tail(gram, field, index) for index in range(3, order + 1))
+    return _tilt(gram, direction, order, log_tail, strata.log_shape(order))
 
 
-def best_tilt(gram: FloatArray, direction: Direction, epsilon: float) -> Tilt:
+def best_tilt(gram: FloatArray, direction: Direction, epsilon: float, strata: int = STRATA) -> Tilt:
     """Returns the tilt with the smallest range at `epsilon` that a search of bounded cost finds.
 
     Every order gives a valid range: a search that ends early costs samples, but never validity.
     """
+    averages = Strata(gram, direction, strata)
     if direction is Direction.MIXTURE_FIRST:
-        return _search_upwards(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))))
+        return _search_upwards(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))), averages)
     if direction is Direction.REPLACE:
-        return _search_by_halving(gram, epsilon, max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size))))
+        return _search_by_halving(gram, epsilon, max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size))), averages)
     raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
 
 
-def _search_upwards(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
-    """Order by order: the tail's factors do not depend on the order, and log R_t is convex in t."""
-    current = best = _tilt(gram, Direction.MIXTURE_FIRST, 1, 0.0)
+def _search_upwards(gram: FloatArray, epsilon: float, largest: int, strata: Strata) -> Tilt:
+    """Order by order: the tail's factors do not depend on the order, and log R_t is nearly convex in t."""
+    current = best = _tilt(gram, Direction.MIXTURE_FIRST, 1, 0.0, strata.log_shape(1))
     log_tail = 0.0
     for order in range(2, largest + 1):
         if order == 2:
-            current = _tilt(gram, Direction.MIXTURE_FIRST, 2, 0.0)
+            current = _tilt(gram, Direction.MIXTURE_FIRST, 2, 0.0, strata.log_shape(2))
         else:
             log_tail += _log_tail(gram, current.field, order)
-            log_bound = current.log_head + log_shape(gram, order) + log_tail
+            log_bound = current.log_head + strata.log_shape(order) + log_tail
             current = Tilt(order, current.field, current.table, current.log_head, log_bound)
         if current.log_range(epsilon) < best.log_range(epsilon):
             best = current
@@ -140,19 +176,19 @@ def _search_upwards(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
     return best
 
 
-def _search_by_halving(gram: FloatArray, epsilon: float, largest: int) -> Tilt:
+def _search_by_halving(gram: FloatArray, epsilon: float, largest: int, strata: Strata) -> Tilt:
     """For replace, where the field and so every factor depends on the order: steps that double, then halve."""
-    best = tilt(gram, Direction.REPLACE, 1)
+    best = _whole_tilt(gram, Direction.REPLACE, 1, strata)
     step = 1
     while best.order + step <= largest:
-        further = tilt(gram, Direction.REPLACE, best.order + step)
+        further = _whole_tilt(gram, Direction.REPLACE, best.order + step, strata)
         if further.log_range(epsilon) >= best.log_range(epsilon):
             break
         best, step = further, 2 * step
     while step:
         for order in (best.order - step, best.order + step):
             if 1 <= order <= largest:
-                other = tilt(gram, Direction.REPLACE, order)
+                other = _whole_tilt(gram, Direction.REPLACE, order, strata)
                 best = other if other.log_range(epsilon) < best.log_range(epsilon) else best
         step //= 2
     return best
@@ -171,7 +207,7 @@ def _weight_error(bins: int, largest: float, order: int) -> float:
 
 
 class TiltedSampler(Sampler):
-    """Draws 1 + t modes, attracted to each other by G, and a point around their sum; unbiased, with range R_t.
+    """Draws 1 + t modes, attracted to each other by G, and points around their sum, one in each stratum; range R_t.
 
     The order t is the one with the smallest range at `epsilon`; it never depends on samples. The samples are valid
     at every other epsilon too, with another range: nothing in section 3 of docs/math.md depends on the epsilon that t
@@ -179,6 +215,7 @@ class TiltedSampler(Sampler):
     """
 
     name: ClassVar[str] = "tilted"
+    strata = STRATA
 
     def __init__(
         self, pair: Pair, direction: Direction, epsilon: float, order: int | None = None, dtype: str | None = None
@@ -191,24 +228,29 @@ class TiltedSampler(Sampler):
         self.tilt = best_tilt(gram, direction, epsilon) if order is None else tilt(gram, direction, order)
         self.order = self.tilt.order
         largest = float(gram.diagonal().max())
+        stretch = Strata(gram, direction, STRATA).stretch
         sides = direction.sides
 
         def slack(name: str) -> Slack:
             reach, residual = 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual
-            rounding = loss_slack(bins, largest, reach, residual, name)
+            rounding = loss_slack(bins, largest, reach, residual, name, FARTHEST_NORMAL)
+            moving = _moving_error(bins, math.sqrt(largest), factor.residual, stretch, self.order, name)
             weights = _weight_error(bins, largest, self.order)
             choices = 4 * (self.order + 2) * bins * bins * ROUNDOFF + weights
-            return Slack(sides * rounding.epsilon + weights, rounding.lost + choices)
+            return Slack(sides * (rounding.epsilon + moving) + weights, rounding.lost + choices + 3 * DEPTH_LOST)
 
         self.dtype = dtype or choose_dtype(slack, self.order)
         self.slack = slack(self.dtype)
         self.layout = layout(bins, most_blocks=4, largest_block=1 << 11)
         with wide_jax():
-            self._table = jnp.asarray(np.cumsum(self.tilt.table))
-            self._field = jnp.asarray(self.tilt.field)
-            self._gram = jnp.asarray(gram)
-            self._root = jnp.asarray(factor.root.T, self.dtype)
-            self._half = jnp.asarray(gram.diagonal() / 2, self.dtype)
+            self._parts = Parts(
+                jnp.asarray(np.cumsum(self.tilt.table)),
+                jnp.asarray(self.tilt.field),
+                jnp.asarray(gram),
+                jnp.asarray(gram.mean(axis=1)),
+                jnp.asarray(factor.root.T, self.dtype),
+                jnp.asarray(gram.diagonal() / 2, self.dtype),
+            )
 
     def _range_at(self, epsilon: float) -> float:
         return math.exp(min(self.tilt.log_range(epsilon), 700.0))
@@ -217,52 +259,86 @@ class TiltedSampler(Sampler):
         with wide_jax():
             keys = block_keys(seed, self.direction, index, self.layout.blocks)
             loss, statistic, log_weight = _losses(
-                keys,
-                self._table,
-                self._field,
-                self._gram,
-                self._root,
-                self._half,
-                self.order,
-                self.tilt.head_size,
-                self.direction,
-                self.layout,
+                keys, self._parts, self.order, self.tilt.head_size, self.direction, self.layout, self.strata
             )
             statistics = np.asarray(statistic, np.float64)
-            log_weights = np.asarray(log_weight) + self.tilt.log_head - self.order * statistics
+            log_weights = np.asarray(log_weight)[:, None] + self.tilt.log_head - self.order * statistics
             return Draw(np.asarray(loss, np.float64), log_weights)
 
 
-@partial(jax.jit, static_argnames=("head_size", "direction", "layout"))
+def _moving_error(bins: int, spread: float, residual: float, stretch: float, order: int, dtype: str) -> float:
+    """Bounds what moving a point along the modes that were drawn adds to the error of a loss (docs/math.md, 6.5)."""
+    unit = UNIT_ROUNDOFF[dtype]
+    gamma = (bins + 4) * unit / (1 - (bins + 4) * unit)
+    product = stretch * gamma * spread * norm_bound(bins)
+    far = 2 * FARTHEST_NORMAL
+    length = residual * stretch * (1 + spread * stretch) + 4 * spread * (bins + order + 8) * ROUNDOFF
+    return 1.01 * (spread * (product + DEPTH_ERROR) + far * length)
+
+
+class Parts(NamedTuple):
+    """The pair and its tilt, as JAX arrays.
+
+    Attributes:
+      table: cumulative sums of the joint weights of the first two indices.
+      field: extra attraction of every mode.
+      gram: G.
+      means: of its rows.
+      root: transposed factor of G, in the type of the samples.
+      half: half of its diagonal, in that type.
+    """
+
+    table: jax.Array
+    field: jax.Array
+    gram: jax.Array
+    means: jax.Array
+    root: jax.Array
+    half: jax.Array
+
+
+@partial(jax.jit, static_argnames=("head_size", "direction", "layout", "strata"))
 def _losses(
     keys: jax.Array,
-    table: jax.Array,
-    field: jax.Array,
-    gram: jax.Array,
-    root: jax.Array,
-    half: jax.Array,
+    parts: Parts,
     order: int,
     head_size: int,
     direction: Direction,
     layout: Layout,
+    strata: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns losses, the statistic of the tilt, and the tail's part of the log weight; tuples are drawn in float64."""
+    root, half, bins = parts.root, parts.half, parts.field.size
 
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        for_head, for_tail, noise = jax.random.split(key, 3)
-        shift, log_weight, _ = _tuples(for_head, for_tail, table, field, gram, order, head_size, layout.block, False)
-        point = correlated(noise, root, layout.block) + shift.astype(root.dtype)
-        mixture = log_mean_exp(point - half).astype(jnp.float64)
-        if direction is Direction.MIXTURE_FIRST:
-            return mixture, mixture, log_weight
-        mirrored = log_mean_exp(-point - half)
-        return mixture - mirrored, mixture + point.astype(jnp.float64).mean(axis=-1), log_weight
+        for_head, for_tail, noise, depth = jax.random.split(key, 4)
+        shift, log_weight, counts = _tuples(
+            for_head, for_tail, parts.table, parts.field, parts.gram, order, head_size, layout.block
+        )
+        # Along n = counts + (1 + t) / bins: the image of the unit vector is G n / |n|, |n|^2 = n G n.
+        drawn = counts + (order + 1) / bins
+        image = shift - parts.field + (order + 1) * parts.means
+        length = jnp.sqrt((drawn * image).sum(axis=-1))
+        point = correlated(noise, root, layout.block)
+        current = (drawn * point.astype(jnp.float64)).sum(axis=-1) / length
+        along = (image / length[:, None]).astype(root.dtype)
+        point = point + shift.astype(root.dtype)
+
+        def stratum(normals: jax.Array) -> tuple[jax.Array, jax.Array]:
+            moved = point + (normals - current).astype(root.dtype)[:, None] * along
+            mixture = log_mean_exp(moved - half).astype(jnp.float64)
+            if direction is Direction.MIXTURE_FIRST:
+                return mixture, mixture
+            mirrored = log_mean_exp(-moved - half)
+            return mixture - mirrored, mixture + moved.astype(jnp.float64).mean(axis=-1)
+
+        loss, statistic = jax.lax.map(stratum, stratified_normals(depth, layout.block, strata))
+        return loss.T, statistic.T, log_weight
 
     loss, statistic, log_weight = jax.lax.map(block, keys)
-    return loss.ravel(), statistic.ravel(), log_weight.ravel()
+    return loss.reshape(-1, strata), statistic.reshape(-1, strata), log_weight.ravel()
 
 
-@partial(jax.jit, static_argnames=("head_size", "size", "keep_counts"))
+@partial(jax.jit, static_argnames=("head_size", "size"))
 def _tuples(
     for_head: jax.Array,
     for_tail: jax.Array,
@@ -272,7 +348,6 @@ def _tuples(
     order: int,
     head_size: int,
     size: int,
-    keep_counts: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Draws 1 + t modes per sample; returns field + counts @ G, the tail's part of the log weight, and the counts."""
     bins = field.size
@@ -282,11 +357,7 @@ def _tuples(
     first = jnp.minimum(jnp.searchsorted(table, uniform * table[-1], side="right"), table.size - 1)
     shift = field + gram[first // bins] + gram[first % bins]
     level = shift.max(axis=-1)
-    rows = jnp.arange(size if keep_counts else 0)
-    counts = jnp.zeros((rows.size, bins))
-
-    def counted(counts: jax.Array, chosen: jax.Array) -> jax.Array:
-        return counts.at[rows, chosen].add(1.0) if keep_counts else counts
+    rows = jnp.arange(size)
 
     def extend(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         """One more mode, with probability proportional to exp(shift) = weights * exp(level)."""
@@ -296,9 +367,9 @@ def _tuples(
         level = level + jnp.log(total)
         log_weight = jnp.where(index < head_size, log_weight, log_weight + level - jnp.log(bins))
         weights = weights * attraction[chosen] / total[:, None]
-        return shift + gram[chosen], weights, level + peak, log_weight, counted(counts, chosen)
+        return shift + gram[chosen], weights, level + peak, log_weight, counts.at[rows, chosen].add(1.0)
 
-    counts = counted(counted(counts, first // bins), first % bins)
+    counts = jnp.zeros((size, bins)).at[rows, first // bins].add(1.0).at[rows, first % bins].add(1.0)
     start = (shift, jnp.exp(shift - level[:, None]), level, jnp.zeros(size), counts)
     shift, _, _, log_weight, counts = jax.lax.fori_loop(2, order + 1, extend, start)
     return shift, log_weight, counts
@@ -311,7 +382,5 @@ def draw_tuples(key: jax.Array, gram: FloatArray, tilt: Tilt, size: int) -> tupl
     """
     for_head, for_tail = jax.random.split(key)
     table, field, matrix = jnp.asarray(np.cumsum(tilt.table)), jnp.asarray(tilt.field), jnp.asarray(gram)
-    _, log_weight, counts = _tuples(
-        for_head, for_tail, table, field, matrix, tilt.order, tilt.head_size, size, keep_counts=True
-    )
+    _, log_weight, counts = _tuples(for_head, for_tail, table, field, matrix, tilt.order, tilt.head_size, size)
     return counts, log_weight + tilt.log_head

@@ -37,6 +37,7 @@ from galton.sampling.redrawn_frozen import FrozenDepths, FrozenPatterns, block_s
 from galton.sampling.separated import SeparatedModel
 from galton.sampling.separated_frozen import FrozenRenewals
 from galton.sampling.spaced import SpacedSampler, best_spaced
+from galton.sampling.strata import FINE_STRATA
 from galton.sampling.tilted import TiltedSampler, best_tilt, resolvable
 from galton.separated import SeparatedPair
 
@@ -134,12 +135,12 @@ class BinsToolkit(Toolkit):
             return modes.delta_upper(direction, epsilon)
         gram = upward_factor(pair.gram).gram
         if direction is Direction.REPLACE:
-            return math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon)))
+            return math.exp(min(0.0, best_tilt(gram, direction, epsilon, FINE_STRATA).log_range(epsilon)))
         spaced = spaced_modes(pair.gram)
         apart = 1.0 if spaced is None else spaced.delta_upper(direction, epsilon)
         if direction is Direction.NOISE_FIRST:
             return min(apart, noise_first_bound(gram, epsilon))
-        return min(apart, math.exp(min(0.0, best_tilt(gram, direction, epsilon).log_range(epsilon))))
+        return min(apart, math.exp(min(0.0, best_tilt(gram, direction, epsilon, FINE_STRATA).log_range(epsilon))))
 
     def bracket(self, pair: Pair, direction: Direction, epsilon: float) -> tuple[float, float] | None:
         modes = self._independent(pair, direction)
