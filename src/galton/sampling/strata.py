@@ -29,9 +29,9 @@ _ALMOST_ALL = 1 - 2.0**-53
 
 def stratified_normals(key: jax.Array, samples: int, strata: int) -> jax.Array:
     """Returns (strata, samples) normals: entry j is between the j-th and the (j+1)-th quantile. `strata` is even."""
-    tails = (jnp.arange(strata // 2)[:, None] + uniforms(key, (2, strata // 2, samples))) / strata
-    depths = jax.scipy.special.ndtri(tails)
-    return jnp.concatenate((depths[0], -depths[1]))
+    index = jnp.arange(strata)[:, None]
+    tails = (jnp.minimum(index, strata - 1 - index) + uniforms(key, (strata, samples))) / strata
+    return jnp.where(index < strata // 2, 1.0, -1.0) * jax.scipy.special.ndtri(tails)
 
 
 def stratified_depths(key: jax.Array, samples: int, strata: int, mass: jax.Array | float) -> jax.Array:
