@@ -237,7 +237,7 @@ CASES: list[Case] = [
     *rows(("optimize", "compare"), ("--plot", "{long}.png", "{long}.png: cannot be written (File name too long)")),
     *rows(
         ("plan",),
-        ("--output", "{long}", "{long}: cannot be read (File name too long)"),
+        ("--output", "{long}", "{long}: cannot be written (File name too long)"),
         ("--padded-batch-size", "1000000000000000000", "--padded-batch-size = 1000000000000000000: must be at most 65"),
         ("--micro-batch-size", "65", "--micro-batch-size = 65: must be at most the number of examples, 64"),
         ("--with", "x", "--with = ['x']: must be a plan's folder, gaussian:sigma=S"),
