@@ -601,8 +601,8 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        jax.config.update("jax_compilation_cache_dir", str(Path(folder) / "programs"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_compilation_cache_dir", str(Path(folder) / "programs"))  # type: ignore[no-untyped-call]
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # type: ignore[no-untyped-call]
         prepare(Path(folder))
         for name in chosen.jobs:
             place = Path(folder) / "jobs" / name.replace(" ", "-")
