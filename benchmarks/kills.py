@@ -11,8 +11,9 @@ acknowledged (an attempt in the ledger, a round that had its noise, a saved roun
 the end the folder has the files of an uninterrupted run and no others, and training ends in the same model, bit by
 bit.
 
-Children are forked from a process that has imported everything and computed nothing, so that moments fall on the work
-and not on imports. Moments depend on the seed, but where in the work they fall depends on the machine.
+Children are forked from a process that has imported everything and computed nothing, and share the programs that JAX
+compiles, so that moments fall on the work and not on imports and compiling. Moments depend on the seed, but where in
+the work they fall depends on the machine.
 """
 
 from __future__ import annotations
@@ -600,6 +601,8 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_compilation_cache_dir", str(Path(folder) / "programs"))  # type: ignore[no-untyped-call]
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # type: ignore[no-untyped-call]
         prepare(Path(folder))
         for name in chosen.jobs:
             place = Path(folder) / "jobs" / name.replace(" ", "-")

@@ -268,6 +268,19 @@ def test_a_check_against_a_claim_stops_as_soon_as_it_is_decided() -> None:
 
 
 @SLOW
+def test_a_check_whose_samples_cost_much_takes_fewer_and_more_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, target = dominating_pair(square_root(12), 4), Guarantee(1.0, 1e-3)
+    usual = calibrate(pair, target, options=Options(seed=1))
+    most = 8192
+    monkeypatch.setattr("galton.accounting.calibration._CHECK_WORK", most * 4**2)
+    cheap = calibrate(pair, target, options=Options(seed=1))
+    assert cheap.check.samples <= 2 * most < usual.check.samples  # two directions
+    assert cheap.check.upper <= target.delta
+    assert usual.noise_multiplier < cheap.noise_multiplier < 1.05 * usual.noise_multiplier
+    asked = calibrate(pair, target, options=Options(seed=1, samples=1 << 20))
+    assert asked.noise_multiplier == pytest.approx(usual.noise_multiplier, rel=1e-12)
+
+
 def test_noise_is_raised_until_a_tiny_epsilon_is_confirmed() -> None:
     """delta hardly falls with the noise there, and float32 takes a twentieth of it: steps must grow."""
     pair = dominating_pair(square_root(24, 4), 8)

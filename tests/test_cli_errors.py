@@ -13,6 +13,7 @@ from galton.cli.app import app
 from galton.cli.naming import Command, as_typed
 from galton.errors import InvalidArgument
 from galton.plan import Plan, save_plan
+from galton.strategies import ColumnBanded, save_strategy
 from tests.test_cli import galton
 
 SIZE = ["--bins", "4", "--epochs", "3"]
@@ -237,7 +238,7 @@ CASES: list[Case] = [
     *rows(("optimize", "compare"), ("--plot", "{long}.png", "{long}.png: cannot be written (File name too long)")),
     *rows(
         ("plan",),
-        ("--output", "{long}", "{long}: cannot be read (File name too long)"),
+        ("--output", "{long}", "{long}: cannot be written (File name too long)"),
         ("--padded-batch-size", "1000000000000000000", "--padded-batch-size = 1000000000000000000: must be at most 65"),
         ("--micro-batch-size", "65", "--micro-batch-size = 65: must be at most the number of examples, 64"),
         ("--with", "x", "--with = ['x']: must be a plan's folder, gaussian:sigma=S"),
@@ -274,6 +275,10 @@ POSITIONAL: list[tuple[list[str], str]] = [
         ["calibrate", "{singular}"],
         "STRATEGY = '{singular}': its inverse is too large for float64: C is nearly singular",
     ),
+    (
+        ["calibrate", "{vanishing}"],
+        "STRATEGY = '{vanishing}': its inverse is too large for float64: C is nearly singular",
+    ),
     (["optimize", "sqrt:64"], "FAMILY = 'sqrt:64': needs no optimising: galton calibrate sqrt:64"),
     (
         ["optimize", "dense", "--bins", "1025", "--epochs", "1"],
@@ -309,8 +314,10 @@ def places(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     for suffix in ("txt", "npy", "json"):
         (folder / f"text.{suffix}").write_text("notes")
     save_plan(small_plan, folder / "plan")
+    save_strategy(ColumnBanded([[1e-310] * 12, [0.5] * 11 + [0.0]]), folder / "vanishing.json")
     paths = {name: str(folder / f"{name}.npy") for name in arrays}
     paths |= {"text": str(folder / "text"), "long": str(folder / ("x" * 300))}
+    paths["vanishing"] = str(folder / "vanishing.json")
     return paths | {"folder": str(folder), "plan": str(folder / "plan"), "new": str(folder / "new")}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,8 +14,8 @@ from scipy.stats import norm
 
 import galton
 from galton.guarantee import Direction
-from galton.sampling import PlainSampler, choose_sampler
-from galton.sampling.base import Sampler
+from galton.sampling import PlainSampler, choose_sampler, draws
+from galton.sampling.base import Draw, Sampler
 from galton.sampling.chained import ChainedSampler, best_chain
 from galton.sampling.chains import ring
 from galton.sampling.factor import upward_factor
@@ -22,6 +23,7 @@ from galton.sampling.levelled import BoundedDraw, LevelledSampler
 from galton.sampling.levels import LevelChain, LevelTilt, best_levels, log_exceeding, shortfall
 from galton.sampling.spaced import SpacedSampler, best_spaced
 from tests.marks import SLOW
+from tests.test_sampling import Elsewhere
 
 EPSILON = 1.0
 
@@ -141,6 +143,25 @@ def test_bounds_of_log_weights_are_kept_with_the_samples() -> None:
     assert len(few) == 10
     assert (few.least < few.log_weight).all()
     assert (few.log_weight < few.most).all()
+
+
+LIES: dict[str, Callable[[BoundedDraw], Draw]] = {
+    "less weight at most": lambda draw: replace(draw, most=draw.most - 0.1),
+    "NaN": lambda draw: replace(draw, most=draw.most * np.nan),
+    "no bounds": lambda draw: Draw(draw.loss, draw.log_weight),
+    "too few bounds": lambda draw: replace(draw, most=draw.most[:1]),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_workers_that_lie_about_bounds_of_weights_are_noticed(name: str) -> None:
+    with pytest.raises(galton.GaltonError, match="nothing was proved"):
+        list(draws(levelled(), 1, 1, Elsewhere(LIES[name])))
+
+
+def test_workers_that_round_bounds_otherwise_are_not_refused() -> None:
+    shifted = Elsewhere(lambda draw: replace(draw, most=draw.most + 0.9 * (draw.most - draw.least)))
+    assert len(list(draws(levelled(), 1, 1, shifted))) == 1
 
 
 def test_long_memory_has_no_levels_and_no_spaced_modes() -> None:

@@ -26,7 +26,7 @@ from scipy.stats import norm
 import galton
 from galton import Adjacency, Direction, Guarantee, InvalidArgument, Options
 from galton.errors import FloatArray, GaltonError
-from galton.optimization import parse_family
+from galton.optimization import parse_family, unamplified
 from galton.optimization.noise_level import ESTIMATORS, GramLevel
 from galton.optimization.problem import Problem
 from galton.optimization.series import inverse_series
@@ -470,6 +470,16 @@ def test_banded_columns_have_norm_one_so_that_any_schedule_has_the_same_sensitiv
     banded = galton.unamplified_optimum("banded:4", 4, 14, participation="min-separation")
     np.testing.assert_allclose(np.linalg.norm(banded.matrix(), axis=0), 1, rtol=1e-12)
     assert galton.min_separation_sensitivity(banded, 4) == pytest.approx(2)  # sqrt of 4 rounds, 4 apart, in 14
+
+
+def test_long_runs_take_fewer_iterations_and_end_close_to_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of 80,000 rounds waits for this as a reference; 0.2% above the optimum is good enough for one."""
+    many = product(galton.unamplified_optimum("toeplitz", 8, 96), 8)
+    monkeypatch.setattr("galton.optimization.unamplified._WORK", 1)
+    unamplified._cached_optimum.cache_clear()
+    few = product(galton.unamplified_optimum("toeplitz", 8, 96), 8)
+    unamplified._cached_optimum.cache_clear()
+    assert many < few < 1.005 * many
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -533,7 +534,7 @@ def test_auto_takes_the_cheapest_sampler_and_says_why() -> None:
 class Elsewhere(Pool):
     """Workers that are not ours, and may spoil what they compute."""
 
-    def __init__(self, spoil: Callable[[Draw], Draw]) -> None:
+    def __init__(self, spoil: Callable[[Any], Draw]) -> None:
         self._spoil = spoil
 
     @property

@@ -42,7 +42,7 @@ def make_files(place: Path, certified: galton.Plan | None) -> None:
     np.save(place / "pickle.npy", np.array([{}], dtype=object), allow_pickle=True)
     galton.save_strategy(galton.square_root(12, 4), place / "good.json")
     coefficients = np.ones((2, 12))
-    coefficients[0, 3], coefficients[1, 11] = 1e-310, 0.0
+    coefficients[0, 3:], coefficients[1, 11] = 1e-310, 0.0
     galton.save_strategy(galton.ColumnBanded(coefficients), place / "banded.json")
     good = (place / "good.json").read_text()
     (place / "forged.json").write_text(good.replace("0.5", "0.6", 1))

@@ -134,18 +134,6 @@ def many_bins_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0)
     return ManyBinsPair(modes.times(raised), noise_multiplier, strategy.digest)
 
 
-def sample_work(strategy: Strategy, bins: int) -> int:
-    """Returns about how many multiplications a sample of `pair_of_bins` takes.
-
-    Args:
-      strategy: C.
-      bins: batches per epoch.
-    """
-    if _without_matrix(strategy, bins):
-        return 64 * (strategy.rounds + bins)
-    return (bins // groups_for(bins)) ** 2
-
-
 def _without_matrix(strategy: Strategy, bins: int) -> bool:
     """Whether the Gram matrix is better left alone.
 

@@ -12,7 +12,7 @@ from galton.accountants.statement import Standing, Statement
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.errors import FloatArray
 from galton.guarantee import Adjacency, Direction
-from galton.many_bins import pair_of_bins, sample_work
+from galton.many_bins import pair_of_bins
 from galton.pair import DominatingPair, Pair, dominating_pair
 from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
@@ -47,9 +47,6 @@ class BallsInBins(MonteCarlo):
 
     def _pair(self, strategy: Strategy, bins: int) -> DominatingPair:
         return pair_of_bins(strategy, bins)
-
-    def _work(self, strategy: Strategy, bins: int) -> int:
-        return sample_work(strategy, bins)
 
     def gram(self, run: Run) -> FloatArray:
         return dominating_pair(run.strategy, run.bins, run.noise_multiplier).gram

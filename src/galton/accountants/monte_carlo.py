@@ -42,7 +42,7 @@ from galton.errors import GaltonError
 from galton.guarantee import Adjacency, Guarantee
 from galton.optimization import optimize
 from galton.pair import DominatingPair
-from galton.sampling.toolkits import blocks_for
+from galton.sampling.toolkits import blocks_for, toolkit_for
 from galton.strategies import Strategy
 
 ATTEMPTS = 4
@@ -72,10 +72,6 @@ class MonteCarlo(Accountant):
     @abstractmethod
     def _pair(self, strategy: Strategy, bins: int) -> DominatingPair:
         """Returns the pair that is sampled, at noise multiplier 1."""
-
-    @abstractmethod
-    def _work(self, strategy: Strategy, bins: int) -> int:
-        """Returns about how many multiplications a sample takes."""
 
     def covers(self, law: Law) -> bool:
         return isinstance(law, CERTIFIED_LAWS[self.participation])
@@ -181,7 +177,7 @@ class MonteCarlo(Accountant):
     def curve(self, run: Run, guarantee: Guarantee, epsilons: Sequence[float], options: Options) -> Curve:
         """Returns limits by Monte Carlo that hold all at once."""
         pair = self._pair(run.strategy, run.bins).at(run.noise_multiplier)
-        most = int(_MOST_SAMPLES * min(1.0, _FULL_WORK / self._work(run.strategy, run.bins)))
+        most = int(_MOST_SAMPLES * min(1.0, _FULL_WORK / toolkit_for(pair).work(pair)))
         how = replace(
             options,
             rel_width=_CURVE_WIDTH,

@@ -51,9 +51,6 @@ class RedrawnBins(MonteCarlo):
     def _pair(self, strategy: Strategy, bins: int) -> RedrawnPair:
         return redrawn_pair(strategy, bins)
 
-    def _work(self, strategy: Strategy, bins: int) -> int:
-        return 2 * strategy.rounds * bins
-
     def most_bands(self, bins: int) -> int:
         """Returns up to how many bands the pair is exact; what reaches further counts as if it always took part."""
         return bins + 1

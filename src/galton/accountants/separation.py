@@ -62,9 +62,6 @@ class MinSeparation(MonteCarlo):
             raise InvalidArgument("strategy", f"{bands} bands", remedy)
         return separated_pair(strategy, bins, bands)
 
-    def _work(self, strategy: Strategy, bins: int) -> int:
-        return 4 * strategy.rounds * strategy.bands
-
     def optimum(
         self, family: str, setting: Setting, options: Options, tau: float, start: Strategy | None = None
     ) -> Optimum:

@@ -12,7 +12,7 @@ import numpy as np
 from galton import files
 from galton.accounting.deterministic import multiplier_upper_bound
 from galton.accounting.estimate import DeltaEstimate, delta_with_failure
-from galton.accounting.options import Options, check_tau, derived_seed
+from galton.accounting.options import DEFAULT_SAMPLES, Options, check_tau, derived_seed
 from galton.accounting.quick import multiplier_bracket, quick_multiplier
 from galton.accounting.solve import solve
 from galton.errors import GaltonError, InvalidArgument
@@ -25,6 +25,8 @@ from galton.typechecking import typechecked
 
 DEFAULT_TAU = 1.05
 _CHECKS = 12
+_CHECK_WORK = 6 * 10**10
+"""Multiplications that a check may take: some seconds. A check that has not passed by then raises the noise."""
 _SLOPE = 0.08
 """d log multiplier / d log delta for a first step; doubled with every step, as delta may hardly depend on the noise."""
 
@@ -84,7 +86,9 @@ def calibrate(
     """Returns the smallest noise multiplier at which delta(epsilon) is delta / tau, checked on fresh samples.
 
     A certificate needs the room between delta / tau and delta to prove the claim. If the check's upper limit exceeds
-    delta, the multiplier is raised until it does not: the answer errs towards more noise.
+    delta, the multiplier is raised until it does not: the answer errs towards more noise. Unless `options` says how
+    many samples to take, a check whose samples cost much (those of many bins) takes fewer: a percent more noise is
+    then better than waiting for an hour.
 
     Formal guarantee: except with probability 1 - options.confidence over the accountant's random numbers, a run with
     this multiplier meets the guarantee. This is no certificate: nothing is written to the ledger of attempts.
@@ -118,9 +122,12 @@ def calibrate(
         multiplier, steps = _by_plain_samples(pair, aim, bracket, seed, options)
     else:
         multiplier, steps = quick_multiplier(pair, aim, options, seed)
+    width = replace(options, rel_width=min(tau - 1, 0.1))
+    affordable = _CHECK_WORK // toolkit_for(pair).work(pair)
+    if options.samples is None and affordable < DEFAULT_SAMPLES:
+        width = replace(width, samples=max(1, affordable))
     for index in range(_CHECKS):
         failure = (1 - options.confidence) / 2 ** (index + 1)
-        width = replace(options, rel_width=min(tau - 1, 0.1))
         check = delta_with_failure(
             pair.at(multiplier), guarantee.epsilon, guarantee.adjacency, width, seed, failure, f"check {index}", claim
         )

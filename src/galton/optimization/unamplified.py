@@ -27,7 +27,9 @@ from galton.typechecking import typechecked
 from galton.workloads import Workload, prefix_sums
 
 PARTICIPATIONS = ("fixed-order", "min-separation")
-_ITERATIONS = 500
+_ITERATIONS, _FEWEST_ITERATIONS = 500, 20
+_WORK = 4_000_000
+"""Iterations times rounds: long runs take fewer. With 50 of 80,000 rounds the error ends 0.2% above that of 500."""
 _TOLERANCE = 1e-7
 
 
@@ -90,9 +92,11 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
     if isinstance(family, BltFamily):
         starts.append(fitted_blt(family.rounds, family.buffers, float(family.rounds)))
     elif isinstance(family, ToeplitzFamily):
-        starts.append(square_root(family.rounds, family.bands))
-        if family.bands > 2 * bins:  # the best coefficients dip once per epoch; a start with fewer bands finds that
+        wide = family.bands > 2 * bins
+        if wide:  # the best coefficients dip once per epoch; a start with fewer bands finds that
             starts.append(_optimum(ToeplitzFamily(family.rounds, 2 * bins), bins, workload, objective))
+        if not wide or objective == "max":  # for the mean the other start ends no better
+            starts.append(square_root(family.rounds, family.bands))
     else:
         starts.extend(family.simple_members())
         inner = family.contained_family()
@@ -116,8 +120,9 @@ def _optimum(family: Family, bins: int, workload: Workload, objective: str) -> S
                 raise NotFinite("objective", float(value), "must be finite")
             return float(value), slopes
 
+        iterations = min(_ITERATIONS, max(_FEWEST_ITERATIONS, _WORK // family.rounds))
         ends = [
-            descend(function, family.parameters(start), _ITERATIONS, lambda value: None, _TOLERANCE) for start in starts
+            descend(function, family.parameters(start), iterations, lambda value: None, _TOLERANCE) for start in starts
         ]
         best = min(ends, key=lambda end: function(end)[0])
         if not family.columns_are_free:

@@ -23,7 +23,7 @@ def check_free(folder: str | Path) -> Path:
     try:
         taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     except OSError as error:
-        raise InvalidFile(f"{target}: cannot be read ({error.strerror})") from None
+        raise InvalidFile(f"{target}: cannot be written ({error.strerror})") from None
     if taken:
         raise InvalidFile(f"{target}: is there already; a plan needs a folder that is new or empty")
     files.check_target(target)

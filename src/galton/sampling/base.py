@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import jax
@@ -42,6 +42,20 @@ class Draw:
 
     def __len__(self) -> int:
         return self.loss.shape[0]
+
+    @property
+    def arrays(self) -> dict[str, FloatArray]:
+        """All that was computed, by name; a kind of samples may have more than losses and weights."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def room(self, slack: float, steepness: int) -> dict[str, float | FloatArray]:
+        """Returns by how much each of `arrays` may differ where others round otherwise.
+
+        Args:
+          slack: by how much a loss may.
+          steepness: by how many times that a logarithm of a weight may.
+        """
+        return {"loss": slack, "log_weight": max(1, steepness) * slack}
 
     def first(self, size: int) -> Draw:
         """Returns the first `size` samples.

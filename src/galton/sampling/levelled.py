@@ -30,6 +30,10 @@ class BoundedDraw(Draw):
     least: FloatArray
     most: FloatArray
 
+    def room(self, slack: float, steepness: int) -> dict[str, float | FloatArray]:
+        apart = np.maximum(slack, self.most - self.least)
+        return {"loss": slack, "log_weight": apart, "least": apart, "most": apart}
+
     def first(self, size: int) -> BoundedDraw:
         return BoundedDraw(self.loss[:size], self.log_weight[:size], self.least[:size], self.most[:size])
 

@@ -30,6 +30,9 @@ class BracketedDraw(Draw):
 
     low: FloatArray
 
+    def room(self, slack: float, steepness: int) -> dict[str, float | FloatArray]:
+        return super().room(slack, steepness) | {"low": slack}
+
     def first(self, size: int) -> BracketedDraw:
         return BracketedDraw(self.loss[:size], self.log_weight[:size], self.low[:size])
 

@@ -93,9 +93,10 @@ def _check_whole(sampler: Sampler, draw: Draw) -> None:
     """Refuses a chunk of another size, or with anything in it that is not a number."""
     size = sampler.layout.size
     shape = (size, sampler.strata) if sampler.strata else (size,)
-    if not (draw.loss.shape == draw.log_weight.shape == shape):
+    arrays = draw.arrays.values()
+    if any(array.shape != shape for array in arrays):
         raise GaltonError(f"sampling: a chunk has {draw.loss.shape} samples instead of {size}; nothing was proved")
-    if not (np.isfinite(draw.loss).all() and np.isfinite(draw.log_weight).all()):
+    if not all(np.isfinite(array).all() for array in arrays):
         raise GaltonError(
             "sampling: a sample is not a finite number: whoever computed it (a device, a worker, a library) cannot be "
             "relied on; nothing was proved"
@@ -104,10 +105,11 @@ def _check_whole(sampler: Sampler, draw: Draw) -> None:
 
 def _check_same(sampler: Sampler, theirs: Draw, ours: Draw) -> None:
     """Refuses a chunk from elsewhere that differs from the same chunk computed here by more than rounding can."""
-    slack = 2 * sampler.slack.epsilon
-    apart = np.abs(theirs.loss - ours.loss) > slack
-    apart |= np.abs(theirs.log_weight - ours.log_weight) > max(1, sampler.steepness) * slack
-    if apart.any():
+    room = ours.room(2 * sampler.slack.epsilon, sampler.steepness)
+    same = type(theirs) is type(ours) and all(
+        (np.abs(theirs.arrays[name] - array) <= room[name]).all() for name, array in ours.arrays.items()
+    )
+    if not same:
         raise GaltonError(
             "sampling: a chunk that was computed elsewhere is not what this machine computes; nothing was proved. A "
             "worker is broken, or not what it says it is"

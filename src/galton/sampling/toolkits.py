@@ -89,6 +89,10 @@ class Toolkit(ABC):
         return None
 
     @abstractmethod
+    def work(self, pair: Any) -> int:
+        """Returns about how many multiplications a sample takes."""
+
+    @abstractmethod
     def blocks(self, pair: Any) -> int:
         """Returns how many blocks of frozen samples are affordable."""
 
@@ -150,6 +154,9 @@ class BinsToolkit(Toolkit):
         """The modes if their likelihoods are independent, so that delta can be computed."""
         return None if direction is Direction.REPLACE or pair.modes == 1 else find_orthogonal(pair)
 
+    def work(self, pair: Pair) -> int:
+        return pair.modes**2
+
     def blocks(self, pair: Pair) -> int:
         """Fewer where every sample costs modes^2 more."""
         return max(1, min(8, (1 << 30) // (pair.modes * pair.modes * BLOCK)))
@@ -193,6 +200,9 @@ class ManyBinsToolkit(Toolkit):
         """The modes if their likelihoods are independent, so that delta can be computed."""
         return None if direction is Direction.REPLACE or pair.bins == 1 else orthogonal_modes(pair)
 
+    def work(self, pair: ManyBinsPair) -> int:
+        return 64 * (pair.rounds + pair.bins)
+
     def blocks(self, pair: ManyBinsPair) -> int:
         return many_blocks(pair)
 
@@ -223,6 +233,9 @@ class RedrawnToolkit(Toolkit):
     def ceiling(self, pair: RedrawnPair, direction: Direction, epsilon: float) -> float:
         return RedrawnModel(pair).ceiling(direction, epsilon)
 
+    def work(self, pair: RedrawnPair) -> int:
+        return 2 * pair.rounds * pair.bins
+
     def blocks(self, pair: RedrawnPair) -> int:
         return max(1, (1 << 13) // block_size(pair.epochs * pair.bins))
 
@@ -251,6 +264,9 @@ class SeparatedToolkit(Toolkit):
 
     def ceiling(self, pair: SeparatedPair, direction: Direction, epsilon: float) -> float:
         return SeparatedModel(pair).ceiling(direction, epsilon)
+
+    def work(self, pair: SeparatedPair) -> int:
+        return 4 * pair.rounds * pair.separation
 
     def blocks(self, pair: SeparatedPair) -> int:
         return max(1, (1 << 13) // block_size(pair.blocks * pair.separation))

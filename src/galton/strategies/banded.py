@@ -79,11 +79,14 @@ class ColumnBanded(Strategy):
         return result
 
     def inverse_columns(self, start: int, stop: int) -> FloatArray:
-        from scipy.linalg import solve_banded
+        from scipy.linalg import LinAlgError, solve_banded
 
         units = np.zeros((self.rounds, stop - start))
         units[np.arange(start, stop), np.arange(stop - start)] = 1.0
-        return np.asarray(solve_banded((self.bands - 1, 0), self.coefficients, units))
+        try:
+            return np.asarray(solve_banded((self.bands - 1, 0), self.coefficients, units))
+        except LinAlgError:  # pivots vanished
+            raise self.nearly_singular() from None
 
     def column_norm(self) -> float:
         return float(np.linalg.norm(self.coefficients, axis=0).max())

@@ -217,8 +217,12 @@ class Strategy(ABC):
           errors: their standard deviations.
         """
         if not np.isfinite(errors).all():
-            raise InvalidArgument("strategy", self.kind, "its inverse is too large for float64: C is nearly singular")
+            raise self.nearly_singular()
         return errors
+
+    def nearly_singular(self) -> InvalidArgument:
+        """Returns the refusal of a C that has no inverse in floating point."""
+        return InvalidArgument("strategy", self.kind, "its inverse is too large for float64: C is nearly singular")
 
     def rmse(self, workload: Workload | None = None) -> float:
         """Returns ||A C^-1||_F / sqrt(n): the root-mean-square error for unit noise.
