@@ -11,7 +11,7 @@ INSTALL = $(BIN)/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK)
 # The one place that says which torch: there is a CPU build of this version, and others bring gigabytes for GPUs.
 TORCH := 2.13.0
 
-.PHONY: demo test test-all lint docs package pythons lock benchmarks clean
+.PHONY: demo test test-all lint docs package pythons lowest lock benchmarks clean
 
 # The main job on its embedded example: a plan for 20 epochs of 100 batches of 500, and its page.
 demo: $(BASE)
@@ -69,6 +69,17 @@ pythons:
 	  build/python/bin/python -m pip check && \
 	  build/python/bin/python -m pytest -m "not slow" $(SMOKE) || exit 1; \
 	done
+
+# The least versions that pyproject.toml allows, in an environment of their own: the same tests and those of the extras. Old packages
+# warn about newer ones, so warnings are no errors here. Brings gigabytes for GPUs: the oldest torch has no other build on PyPI.
+lowest: $(BASE)
+	$(BIN)/python -m pip install --quiet uv
+	$(PYTHON) -m venv --clear build/lowest
+	$(BIN)/uv pip install --quiet --python build/lowest --resolution lowest-direct \
+	  -e ".[plot,opacus,jax,cluster,sign,dp-accounting]" "pytest>=8" "hypothesis>=6"
+	$(BIN)/uv pip check --python build/lowest
+	build/lowest/bin/python -m pytest -W default -m "not slow" $(SMOKE) \
+	  $(addprefix tests/test_,budget.py habits.py cluster.py training_torch.py training_opacus.py)
 
 # Chooses the versions anew: the newest that go together, for all Python versions. Packages for GPUs are left out.
 lock: $(BASE)

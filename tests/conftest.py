@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +17,6 @@ settings.load_profile("galton")
 
 SIZES: dict[str, Any] = {"examples": 64, "batch_size": 8, "epochs": 4}
 SMALL: dict[str, Any] = SIZES | {"epsilon": 4.0, "delta": 1e-3, "strategy": "sqrt:8"}
-
-
-@pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Attempts are counted in a folder of the test's own, never in the user's."""
-    monkeypatch.setenv("GALTON_STATE", str(tmp_path / "state"))
-    return tmp_path / "state"
 
 
 @pytest.fixture(scope="session")

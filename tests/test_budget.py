@@ -553,6 +553,32 @@ def test_a_search_by_brute_force_is_within_the_bound(tuning: Tuning) -> None:
             assert exact <= value + 1e-11  # what rounding leaves of 4,000 differences
 
 
+SEARCHES = [*TUNINGS, *map(Tuning, (0.3, 30.0, 400.0)), Tuning(1.01, 2.0), Tuning(200.0, 1.0), Tuning(50.0, 40.0)]
+
+
+@pytest.mark.parametrize("tuning", SEARCHES, ids=str)
+def test_no_order_of_outcomes_makes_a_search_tell_more_than_the_bound(tuning: Tuning) -> None:
+    """Few outcomes, any probabilities, any order, by likelihood ratios among others; ties are broken at random."""
+    rng = np.random.default_rng(7)
+    grid = np.concatenate(([0.0], np.geomspace(1e-3, 12.0, 24)))
+    for case in range(12):
+        spread = [0.01, 0.3, 2.0][case % 3]
+        laws = rng.dirichlet(np.full(rng.integers(2, 9), 0.5), 2)
+        laws[1] = (shifted := laws[0] * np.exp(spread * rng.standard_normal(laws.shape[1]))) / shifted.sum()
+        curves = [
+            Limits(tuple(grid), tuple(np.maximum(law - math.exp(epsilon) * other, 0).sum() for epsilon in grid), 0)
+            for law, other in (laws, laws[::-1])
+        ]
+        bound = tuning.limits(*curves)
+        ratios = laws[0] / np.maximum(laws[1], 1e-300)
+        for order in (np.argsort(ratios), np.argsort(-ratios), rng.permutation(laws.shape[1])):
+            reached = np.cumsum(laws[:, order], axis=1).clip(0.0, 1.0)
+            best = np.diff(generating(tuning, reached), axis=1, prepend=generating(tuning, np.zeros((2, 1))))
+            for epsilon, value in zip(bound.epsilons, bound.uppers, strict=True):
+                exact = np.maximum(best[0] - math.exp(epsilon) * best[1], 0.0).sum()
+                assert exact <= value * (1 + 1e-9) + 1e-12
+
+
 def test_a_search_costs_less_than_composing_all_runs_and_more_than_one() -> None:
     run = GaussianEvent(6.0)
     single = compose([run], delta=1e-6).epsilon
@@ -606,7 +632,7 @@ def test_a_plan_remembers_its_search(exact_plan: Plan, tmp_path: Path) -> None:
     assert begin_record(loaded, dict.fromkeys(RUN_FIELDS, ()))["tuning"]["mean"] == 7.0
     assert "tuning" not in begin_record(exact_plan, dict.fromkeys(RUN_FIELDS, ()))
     tuned, single = (compose([each], delta=1e-4).epsilon for each in (loaded, exact_plan))
-    assert tuned > 1.5 * single
+    assert tuned > 1.4 * single
     text = (tmp_path / "plan" / "plan.json").read_text()
     (tmp_path / "plan" / "plan.json").write_text(text.replace('"mean": 7.0', '"mean": 1.5'))
     with pytest.raises(InvalidFile, match="was changed after the plan was made"):
@@ -624,18 +650,16 @@ def test_wrong_searches_are_refused(text: str) -> None:
         parse_tuning(text)
 
 
-THEOREMS = [(Tuning(5.0), 1.03), (Tuning(300.0), 1.07)]
-THEOREMS += [(tuning, 1.0) for tuning in (Tuning(5.0, 1.0), Tuning(10.0, 0.5), Tuning(8.0, -0.5))]
+THEOREMS = [*map(Tuning, (2.0, 5.0, 10.0, 30.0, 100.0, 300.0)), Tuning(5.0, 1.0), Tuning(10.0, 0.5), Tuning(8.0, -0.5)]
 
 
-@pytest.mark.parametrize(("tuning", "most"), THEOREMS, ids=str)
-def test_a_search_costs_no_more_than_the_theorems_of_papernot_and_steinke(tuning: Tuning, most: float) -> None:
+@pytest.mark.parametrize("tuning", THEOREMS, ids=str)
+def test_a_search_costs_no_more_than_the_theorems_of_papernot_and_steinke(tuning: Tuning) -> None:
     """Theorems 2 (truncated negative binomial) and 6 (Poisson), by Renyi divergences of a Gaussian mechanism.
 
     Their tables are figures only; this is their bound computed anew: D_a <= a mu^2 / 2 of a run, then
     D_a + (1 + shape)(1 - 1/a') D_a' + (1 + shape)/a' log(1/gamma) + log(mean)/(a - 1), and the conversion to (epsilon,
-    delta) of Canonne, Kamath and Steinke (2020). Ours is 15% to 30% below it; for Poisson 4% below to
-    10% above up to a mean of 10, 10% to 28% above between 30 and 100. (The lower side is the exact law of the best.)
+    delta) of Canonne, Kamath and Steinke (2020). Ours is below both by docs/math.md, section 13.4, but for its grid.
     """
     mu, delta = 0.2, 1e-6
     orders = 1 + np.geomspace(0.05, 4000.0, 2000)
@@ -650,7 +674,7 @@ def test_a_search_costs_no_more_than_the_theorems_of_papernot_and_steinke(tuning
         searched = run + more.min() + math.log(tuning.mean) / (orders - 1)
     theirs = searched + (math.log(1 / delta) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)) / (orders - 1)
     ours = compose([TunedEvent(GaussianEvent(1 / mu), tuning)], delta=delta).epsilon
-    assert ours <= float(theirs.min()) * most
+    assert ours <= float(theirs.min())
 
 
 def test_a_mean_out_of_reach_is_refused() -> None:

@@ -154,7 +154,7 @@ FORGED: list[tuple[Place, Any]] = [
     ),
     *(((name,), value) for name in ("bins", "rounds", "epochs", "samples", "seed") for value in ("8", 8.5, True)),
     *((("attempts",), value) for value in (0, -1, 1.0, 1.5, True, "1", 2)),
-    *((("strategy",), value) for value in (1, ["sha256:"])),
+    *((("strategy_hash",), value) for value in (1, ["sha256:"])),
     *((("versions",), value) for value in (["0.1.0"], "0.1.0", {"galton": 1})),
     *((("by_direction",), value) for value in ({"x": 1}, "mixture-first", [1], ["mixture-first"])),
     ((*FIRST, "accepted"), 1),
@@ -225,8 +225,15 @@ def test_forged_fields_are_refused(body: dict[str, Any], where: Place, value: An
         Certificate.from_json(body)
 
 
-NAMES = [field.name for field in fields(Certificate) if field.name not in ("guarantee", "participation")]
-NAMES += ["epsilon", "delta", "adjacency"]
+def test_the_hash_of_a_strategy_is_read_by_its_old_name(body: dict[str, Any]) -> None:
+    old = {{"strategy_hash": "strategy"}.get(name, name): value for name, value in body.items()}
+    assert Certificate.from_json(old).to_json() == body
+    with pytest.raises(InvalidArgument, match="strategy"):
+        Certificate.from_json(old | {"strategy_hash": body["strategy_hash"]})
+
+
+NAMES = [field.name for field in fields(Certificate) if field.name not in ("guarantee", "participation", "strategy")]
+NAMES += ["epsilon", "delta", "adjacency", "strategy_hash"]
 PLACES: list[Place] = [
     *((name,) for name in NAMES),
     *((*FIRST, field.name) for field in fields(DirectionVerdict)),

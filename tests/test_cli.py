@@ -356,7 +356,7 @@ def test_strategies_from_files(strategies: Path, name: str) -> None:
 def test_bad_strategy_files_get_one_line_and_exit_code_2(strategies: Path, name: str) -> None:
     result = delta_of(strategies, name)
     assert result.code == 2
-    assert read(result)["error"]["kind"] in ("InvalidFile", "InvalidArgument")
+    assert read(result)["error"]["type"] in ("InvalidFile", "InvalidArgument")
     assert result.err.count("\n") == 1
     assert BAD[name] in result.err
 

@@ -130,7 +130,7 @@ def test_an_error_is_json_if_the_answer_would_be(words: list[str], argument: str
     result = galton(*words, "--json")
     error = read(result)["error"]
     assert result.code == error["exit_code"] == 2
-    assert (error["kind"], error["argument"]) == ("InvalidArgument", argument)
+    assert (error["type"], error["argument"]) == ("InvalidArgument", argument)
     assert error["remedy"].startswith(remedy)
     assert result.err == f"galton: {error['message']}\n"
     assert galton(*words)[::2] == (2, result.err)
@@ -148,7 +148,7 @@ def test_an_error_is_json_if_the_answer_would_be(words: list[str], argument: str
 def test_other_errors_are_json_too(words: list[str], kind: str) -> None:
     error = read(galton(*words))["error"]
     assert error["exit_code"] == 2
-    assert error["kind"] in (kind, "NoSuchCommand", "BadParameter")  # the parser's names change between versions
+    assert error["type"] in (kind, "NoSuchCommand", "BadParameter")  # the parser's names change between versions
 
 
 def test_an_interruption_and_a_bug_are_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,4 +239,4 @@ def test_a_bar_replaces_the_line_before_it(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_shape_of_an_error_is_as_documented() -> None:
     error = json.loads(galton("delta", "--json").out)
     assert set(error) == {"error"}
-    assert set(error["error"]) == {"kind", "message", "exit_code"}
+    assert set(error["error"]) == {"type", "message", "exit_code"}

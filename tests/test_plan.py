@@ -126,10 +126,11 @@ def test_every_changed_byte_is_noticed(small_plan: Plan, tmp_path: Path) -> None
         (("clipping", "clip_norm"), -1.0),
         (("evidence", "certificate", "accepted"), False),
         (("evidence", "certificate", "attempts"), 1000),
-        (("error", "rmse"), "x"),
+        (("rmse",), "x"),
         (("guarantee", "if_batches_leak", "epsilon_at_delta"), 0.01),
         (("batching", "truncation", "probability"), 0.5),
-        (("version",), 3),
+        (("version",), 4),
+        (("version",), 2),
         (("version",), 1),
     ],
 )
@@ -213,7 +214,7 @@ def without(name: str) -> Change:
 
 def less_noise(factor: float) -> dict[Place, Change]:
     """Less noise, in every number of a plan that tells how much there is."""
-    places = (("noise", "noise_multiplier"), ("noise", "stddev"), ("error", "rmse"))
+    places = (("noise", "noise_multiplier"), ("noise", "stddev"), ("rmse",))
     return {place: times(factor) for place in places}
 
 
@@ -296,8 +297,8 @@ FORGED: dict[str, tuple[str, dict[Place, Change], str]] = {
         },
         "delta = ",
     ),
-    "another strategy": ("balls-in-bins", {(*CERTIFICATE, "strategy"): to("sha256:0")}, "evidence.strategy"),
-    "another strategy's hash": ("balls-in-bins", {("strategy", "hash"): to("sha256:0")}, "not as galton writes it"),
+    "another strategy": ("balls-in-bins", {(*CERTIFICATE, "strategy_hash"): to("sha256:0")}, "evidence.strategy"),
+    "another strategy's hash": ("balls-in-bins", {("strategy_hash",): to("sha256:0")}, "not as galton writes it"),
     "other bins": (
         "balls-in-bins",
         {(*CERTIFICATE, "bins"): to(16), (*CERTIFICATE, "epochs"): to(2)},
@@ -493,7 +494,11 @@ def test_no_field_of_a_plan_may_be_missing(folders: dict[str, Path], tmp_path: P
             shutil.rmtree(tmp_path / "plan")
 
 
-MADE_BEFORE = sorted((Path(__file__).parents[1] / "reproduction" / "results" / "cifar" / "plans").iterdir())
+MADE_BEFORE = [
+    *sorted((Path(__file__).parents[1] / "reproduction" / "results" / "cifar" / "plans").iterdir()),
+    Path(__file__).parent / "data" / "plan-2",
+]
+"""Plans of version 1, and one of version 2 with users, a search and a certificate."""
 
 
 @pytest.mark.parametrize("folder", MADE_BEFORE, ids=lambda folder: folder.name)

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -552,3 +553,12 @@ def test_a_new_file_is_written_by_one_only(tmp_path: Path) -> None:
         files.write_new(link, b"third")
     assert not (tmp_path / "elsewhere").exists()
     assert {entry.name for entry in path.parent.iterdir()} == {"key", "link"}
+
+
+@pytest.mark.slow
+def test_examples_in_docstrings_leave_no_marks_with_the_user(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    environment = {name: value for name, value in os.environ.items() if name != "GALTON_STATE"}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "src/galton/plan/folder.py"]
+    subprocess.run(words, cwd=root, check=True, env=environment | {"XDG_STATE_HOME": str(tmp_path / "state")})
+    assert not (tmp_path / "state").exists()

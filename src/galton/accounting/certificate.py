@@ -35,6 +35,9 @@ ONE_DRAW = Pair.participation
 _BATCHES = {kind.participation: kind.batches for kind in (Pair, RedrawnPair)}
 """Batches in words, by the participation of certificates; that of min-separation has a number."""
 
+_IN_JSON = {"strategy": "strategy_hash"}
+"""Fields with another name in JSON, where `strategy` is a strategy by its name."""
+
 _REJECTED = "Rejected: nothing may be claimed"
 """How the statement of a rejected claim begins."""
 
@@ -191,7 +194,7 @@ class Certificate:
             if field.name == "participation" and self.participation == ONE_DRAW:
                 continue  # as galton 0.1 wrote it: plans are read back byte for byte
             if field.name != "by_direction":
-                body[field.name] = files.plain(getattr(self, field.name))
+                body[_IN_JSON.get(field.name, field.name)] = files.plain(getattr(self, field.name))
             else:
                 body[field.name] = [verdict.to_json() for verdict in self.by_direction]
             if field.name == "delta_upper":
@@ -212,9 +215,12 @@ class Certificate:
         Returns:
           The certificate.
         """
-        if isinstance(value, dict):  # bins that are drawn once are not named
+        if isinstance(value, dict):  # bins that are drawn once are not named; the hash was once called strategy
             value = {"participation": ONE_DRAW} | value
-        body = Fields("certificate", value, cls, {"guarantee": ("epsilon", "delta", "adjacency")})
+            if "strategy" in value and "strategy_hash" not in value:
+                value["strategy_hash"] = value.pop("strategy")
+        claim = {"guarantee": ("epsilon", "delta", "adjacency"), "strategy": (_IN_JSON["strategy"],)}
+        body = Fields("certificate", value, cls, claim)
         certificate = cls(
             accepted=body.truth("accepted"),
             guarantee=Guarantee(
@@ -224,7 +230,7 @@ class Certificate:
             failure_probability=body.real("failure_probability", 0.0, 1.0),
             failure_probability_per_attempt=body.real("failure_probability_per_attempt", 0.0, 1.0),
             attempts=body.count("attempts", 1),
-            strategy=body.text("strategy"),
+            strategy=body.text("strategy_hash"),
             bins=body.count("bins", 1),
             rounds=body.count("rounds", 1),
             epochs=body.count("epochs", 1),

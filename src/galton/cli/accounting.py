@@ -328,7 +328,6 @@ def certify(
         certificate = accounting.certify(pair, guarantee, options=accounting_options, tau=tau, failure=failure)
     values = certificate.to_json() | {
         "strategy": mechanism.strategy,
-        "strategy_hash": certificate.strategy,
         "participation": certificate.participation,
     }
     if output is not None:

@@ -240,7 +240,7 @@ def _summary(plan: Plan, folder: Path) -> dict[str, object]:
         "noise_multiplier": plan.noise_multiplier,
         "stddev": plan.stddev,
         "rmse": plan.rmse,
-        "alternatives": body["error"]["alternatives"],
+        "alternatives": body["alternatives"],
         "warnings": list(plan.warnings),
         "evidence": body["evidence"],
     }

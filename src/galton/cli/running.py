@@ -46,7 +46,7 @@ def new_app(name: str, words: str, *, cls: type[TyperGroup] = TyperGroup, add_co
 def run(program: str, command: Callable[[], int | None]) -> NoReturn:
     """Runs a command line to its end; bad input ends in one line on stderr and exit code 2, never in a traceback.
 
-    With --json among the words, an error is a JSON object on stdout too: {"error": {"kind", "message", "exit_code"}},
+    With --json among the words, an error is a JSON object on stdout too: {"error": {"type", "message", "exit_code"}},
     with "argument" and "remedy" where a single argument is to blame.
 
     Args:
@@ -80,8 +80,7 @@ def _fail(program: str, error: BaseException, message: str, code: int) -> NoRetu
     line = " ".join(message.split())
     print(f"{program}: {line}", file=sys.stderr)  # noqa: T201
     if "--json" in sys.argv[1:]:
-        kind = type(error).__name__
-        values: dict[str, str | int] = {"kind": kind, "message": line, "exit_code": code}
+        values: dict[str, str | int] = {"type": type(error).__name__, "message": line, "exit_code": code}
         if isinstance(error, InvalidArgument):
             values |= {"argument": error.argument, "remedy": " ".join(error.remedy.split())}
         print_json({"error": values})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from galton import files
 from galton.errors import GaltonError, InvalidFile
-from galton.plan.plan import FIRST_VERSION, FORMAT, VERSION, Plan, plan_from_json
+from galton.plan.plan import FORMAT, VERSIONS, Plan, plan_from_json
 from galton.plan.signature import Signature, read_signature
 from galton.strategies import load_strategy
 from galton.strategies.codec import strategy_text
@@ -102,8 +102,8 @@ def load_plan(folder: str | Path) -> Plan:
         changed = [name for name, line in lines.items() if line.encode() not in known]
         raise InvalidFile(f"{source / (changed or [SUMS])[0]}: was changed after the plan was made; make it anew")
     body = files.read_json(source / PLAN)
-    if body.get("format") != FORMAT or body.get("version") not in (FIRST_VERSION, VERSION):
-        versions = f"{FIRST_VERSION} or {VERSION}"
+    if body.get("format") != FORMAT or body.get("version") not in VERSIONS:
+        versions = " or ".join(map(str, VERSIONS))
         raise InvalidFile(f"{source / PLAN}: must be a {FORMAT} of version {versions}; this galton reads no other")
     strategy = load_strategy(source / STRATEGY)
     try:

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from galton.noise import CorrelatedNoise
 
 FORMAT = "galton-plan"
-VERSION = 2
-FIRST_VERSION = 1
-"""Written by galton 0.1, with other names in `if_batches_leak` and other words; read, and kept as it was written."""
+VERSION = 3
+FIRST_VERSION, SECOND_VERSION = 1, 2
+"""Of plans that were made before; read, and kept as they were written. The first, of galton 0.1, has other names in
+`if_batches_leak` and other words; both have other names for the strategy and the error (`_older`)."""
+VERSIONS = (FIRST_VERSION, SECOND_VERSION, VERSION)
 EXAMPLE, USER = "example", "user"
 
 
@@ -74,7 +76,7 @@ class Leak:
         return cls(body.real_or_none(epsilon, 0.0), body.real(delta, 0.0, 1.0))
 
 
-_LEAK_FIELDS = {FIRST_VERSION: ("epsilon", "delta"), VERSION: ("epsilon_at_delta", "delta_at_epsilon")}
+_LEAK_FIELDS = dict.fromkeys(VERSIONS, ("epsilon_at_delta", "delta_at_epsilon")) | {FIRST_VERSION: ("epsilon", "delta")}
 """Names in plan.json, by its version."""
 
 
@@ -99,7 +101,7 @@ class Alternative:
         """Rebuilds it from a plan.
 
         Args:
-          value: an entry of `error.alternatives`.
+          value: an entry of `alternatives`.
 
         Returns:
           The alternative.
@@ -368,7 +370,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of plan.json; the strategy and the signature are in files of their own."""
-        return {
+        body = {
             "format": FORMAT,
             "version": self.version,
             "created": self.created,
@@ -391,20 +393,48 @@ class Plan:
                 "convention": convention(self.clipping, self.per_user),
                 **({} if self.clipping == FLAT else {"kind": self.clipping}),
             },
-            "strategy": {"spec": self.spec, "kind": self.strategy.kind, "hash": self.strategy.digest},
+            "strategy": self.spec,
+            "strategy_kind": self.strategy.kind,
+            "strategy_hash": self.strategy.digest,
             "noise": {
                 "noise_multiplier": self.noise_multiplier,
                 "sensitivity": self.sensitivity,
                 "stddev": self.stddev,
             },
-            "error": {
-                "workload": self.workload,
-                "rmse": self.rmse,
-                "alternatives": [asdict(alternative) for alternative in self.alternatives],
-            },
+            "workload": self.workload,
+            "rmse": self.rmse,
+            "alternatives": [asdict(alternative) for alternative in self.alternatives],
             "evidence": self.evidence.to_json(),
             "versions": self.versions,
         }
+        return body if self.version == VERSION else _older(body)
+
+
+_OF_STRATEGY = {"spec": "strategy", "kind": "strategy_kind", "hash": "strategy_hash"}
+_OF_ERROR = ("workload", "rmse", "alternatives")
+
+
+def _older(body: dict[str, Any]) -> dict[str, Any]:
+    """A plan as versions before 3 had it: `strategy` and `error` are objects, a certificate's `strategy` is a hash."""
+    older = {}
+    for name, value in body.items():
+        if name == "strategy":
+            older[name] = {old: body[new] for old, new in _OF_STRATEGY.items()}
+        elif name == "workload":
+            older["error"] = {part: body[part] for part in _OF_ERROR}
+        elif name == "evidence" and "certificate" in value:
+            renamed = {{"strategy_hash": "strategy"}.get(part, part): it for part, it in value["certificate"].items()}
+            older[name] = value | {"certificate": renamed}
+        elif name not in (*_OF_STRATEGY.values(), *_OF_ERROR):
+            older[name] = value
+    return older
+
+
+def _newer(body: Fields, value: dict[str, Any]) -> dict[str, Any]:
+    """The reverse of `_older`, but for certificates, which are read by either name."""
+    strategy, error = body.mapping("strategy"), body.mapping("error")
+    names = {new: strategy[old] for old, new in _OF_STRATEGY.items() if old in strategy}
+    return value | names | {part: error[part] for part in _OF_ERROR if part in error}
 
 
 def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
@@ -414,9 +444,11 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
     """
     body = Fields("plan", value)
     version = body.count("version")
-    if version not in _LEAK_FIELDS:
-        raise InvalidArgument("plan.version", version, f"must be {FIRST_VERSION} or {VERSION}")
-    batching, noise, error = body.inner("batching"), body.inner("noise"), body.inner("error")
+    if version not in VERSIONS:
+        raise InvalidArgument("plan.version", version, f"must be one of {', '.join(map(str, VERSIONS))}")
+    if version != VERSION:
+        body = Fields("plan", _newer(body, value))
+    batching, noise = body.inner("batching"), body.inner("noise")
     clipping = body.inner("clipping")
     truncation = Truncation.from_json(batching.mapping("truncation"))
     accountant = find_accountant(body.inner("evidence").text("accountant"))
@@ -428,14 +460,14 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
         truncation=truncation,
         clip_norm=clipping.real("clip_norm"),
         strategy=strategy,
-        spec=body.inner("strategy").text("spec"),
+        spec=body.text("strategy"),
         noise_multiplier=noise.real("noise_multiplier"),
         sensitivity=noise.real("sensitivity"),
         evidence=accountant.evidence_from_json(body.mapping("evidence")),
         leak=Leak.from_json(body.inner("guarantee").mapping("if_batches_leak"), version),
-        workload=error.text("workload"),
-        rmse=error.real("rmse"),
-        alternatives=tuple(Alternative.from_json(part) for part in error.sequence("alternatives")),
+        workload=body.text("workload"),
+        rmse=body.real("rmse"),
+        alternatives=tuple(Alternative.from_json(part) for part in body.sequence("alternatives")),
         created=body.text("created"),
         versions=body.texts("versions"),
         version=version,

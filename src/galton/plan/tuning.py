@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from galton.accountants.losses import Atoms, dominating_atoms
 from galton.accounting.limits import Limits
-from galton.errors import InvalidArgument, positive, real
+from galton.convolution import UNIT
+from galton.errors import FloatArray, InvalidArgument, positive, real
 from galton.fields import Fields
 from galton.typechecking import typechecked
 
 _MOST_RUNS = 1e6
-_UP = 1 + 1e-9
-"""Factor by which rounded numbers are raised."""
-_LEFT_OUT = (0.0, 0.02, 0.2)
+_POINTS, _LARGEST_EPSILON = 129, 200.0
+"""Epsilons at which the delta of a search is bounded."""
+_LEFT_OUT = (0.02, 0.2)
 """Of a Poisson number of runs: shares of delta for which the best may be one that hardly ever is."""
 
 
@@ -62,7 +66,7 @@ class Tuning:
             return f"geometric:mean={self.mean:g}"
         return f"negative-binomial:mean={self.mean:g},shape={self.shape:g}"
 
-    @property
+    @cached_property
     def gamma(self) -> float:
         """The other parameter of a negative binomial distribution, by its mean; below 1."""
         low, high = 1e-12, 1.0 - 1e-9  # the mean falls in gamma
@@ -73,7 +77,7 @@ class Tuning:
 
     def _mean_at(self, gamma: float) -> float:
         shape = self.shape or 0.0
-        if abs(shape) < 1e-6:
+        if abs(shape) < 1e-200:
             return (1 / gamma - 1) / math.log(1 / gamma)
         return shape * (1 - gamma) / gamma / -math.expm1(shape * math.log(gamma))
 
@@ -111,7 +115,7 @@ class Tuning:
                 mass *= self.mean / runs
             return runs
         gamma = self.gamma
-        runs, mass = 1, self.mean * gamma ** (self.shape + 1)  # f'(0)
+        runs, mass = 1, self._mean_at(gamma) * gamma ** (self.shape + 1)  # f'(0)
         while level + mass < uniform and runs < 100 * _MOST_RUNS:
             level, runs = level + mass, runs + 1
             mass *= (1 - gamma) * (runs - 1 + self.shape) / runs
@@ -125,49 +129,121 @@ class Tuning:
           backward: limits in the reverse direction.
 
         Returns:
-          The limits: at epsilon + shift, mean * delta(epsilon); for a Poisson number of runs also at smaller shifts, a
-          little more.
+          The limits, from epsilon 0 to where only losses that count as infinite are left.
         """
-        runs = self.mean * _UP
-        distance = min(forward.uppers[0], backward.uppers[0])
-        least = None if self.shape is None else (1 + self.shape) * self._least(backward) * _UP
-        first = (0.0, min(1.0, runs * distance))
-        later = []
-        for epsilon, upper in zip(forward.epsilons, forward.uppers, strict=True):
-            if least is not None:
-                later.append((epsilon + least, min(1.0, runs * upper)))
-                continue
-            for share in _LEFT_OUT:
-                lost = share * runs * upper
-                shift = self._poisson_shift(backward, distance, lost) * _UP
-                later.append((epsilon + shift, min(1.0, (runs * upper + lost) * _UP)))
-        epsilons, uppers = zip(first, *sorted(point for point in later if point[0] > 0), strict=True)
-        return Limits(tuple(epsilons), tuple(uppers), 0)
+        run, places = dominating_atoms(forward, backward), _Places(self, dominating_atoms(backward, forward))
+        runs = (self.mean if self.shape is None else self._mean_at(self.gamma)) * (1 + places.error)
+        last = (float(run.points[-1]) if run.points.size else 0.0) + places.farthest
+        epsilons = np.linspace(0.0, min(max(last, 1e-6), _LARGEST_EPSILON), _POINTS).tolist()
+        uppers = []
+        for epsilon in epsilons:
+            upper = runs * places.mean_gain(run, epsilon, 1.0)
+            if self.shape is None:
+                for lost in [share * upper for share in _LEFT_OUT if 0 < share * upper < 1]:
+                    worst = -math.log(lost) / self.mean * (1 + 4 * UNIT)
+                    upper = min(upper, (runs * places.mean_gain(run, epsilon, worst) + lost) * (1 + 4 * UNIT))
+            uppers.append(min(1.0, upper))
+        distance = runs * min(forward.uppers[0], backward.uppers[0])  # at epsilon 0 a union over the runs will do
+        return Limits(tuple(epsilons), (min(distance, uppers[0]), *uppers[1:]), 0)
 
-    def _poisson_shift(self, limits: Limits, distance: float, lost: float) -> float:
-        """How much likelier a place in the order makes an outcome, but for places of this probability altogether."""
-        shift = self.mean * distance
-        if not 0 < lost < 1:
-            return shift
-        factors = (
-            math.expm1(min(epsilon, 700.0)) * math.log(1 / lost) + self.mean * upper
-            for epsilon, upper in zip(limits.epsilons, limits.uppers, strict=True)
-        )
-        return min(shift, *factors)
+    def log_weight(self, beaten: FloatArray) -> FloatArray:
+        """Returns log(f'(1 - beaten) / f'(1)): how likely the best run is one that others beat so often.
 
-    def _least(self, limits: Limits) -> float:
-        """The least epsilon with delta(epsilon) <= slope (e^epsilon - 1), slope = gamma / (1 - gamma), by chords."""
-        gamma = self.gamma / _UP
-        slope = gamma / (1 - gamma)
-        points = [
-            (math.exp(min(epsilon, 700.0)), upper)
-            for epsilon, upper in zip(limits.epsilons, limits.uppers, strict=True)
-        ]
-        for (left, above), (right, below) in pairwise(points):
-            if below <= slope * (right - 1):
-                fall = (above - below) / (right - left)
-                return min(math.log((above + fall * left + slope) / (slope + fall)) * _UP, math.log(right))
-        return math.inf
+        Args:
+          beaten: probability that a run is better than the one in question.
+
+        Returns:
+          Numbers that are at most 0.
+        """
+        if self.shape is None:
+            return -self.mean * beaten
+        return -(1 + self.shape) * np.log1p(beaten * (1 - self.gamma) / self.gamma)
+
+    def turning_points(
+        self, slopes: FloatArray, starts: FloatArray, ratios: FloatArray, error: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Returns where weight(v) - e^ratio weight(start + slope v) is stationary in v (docs/math.md, section 13.4).
+
+        Args:
+          slopes: positive.
+          starts: as many, from 0 to 1.
+          ratios: in a column.
+          error: relative error of weights.
+
+        Returns:
+          The places, and how far they may be off; infinite or not a number where there is none.
+        """
+        with np.errstate(all="ignore"):
+            if self.shape is None:
+                places = (ratios - self.mean * starts + np.log(slopes)) / (self.mean * (slopes - 1))
+                return places, error * ((1 + 1 / self.mean) / np.abs(slopes - 1) + np.abs(places))
+            root = np.exp((ratios + np.log(slopes)) / (2 + self.shape))
+            odds = self.gamma / (1 - self.gamma)
+            places = ((root - 1) * odds - starts) / (slopes - root)
+            off = (1 + root) * (1 + odds) + np.abs(places) * (slopes + root)
+            return places, error * off / np.abs(slopes - root)
+
+
+class _Places:
+    """What is known of how probable outcomes are that beat a given one, in one run and in its neighbour.
+
+    If they have probability v in the first, they have at most T(v) = min over x of x v + H_x in the second: a concave
+    function, straight between its corners.
+
+    Args:
+      tuning: the law of the number of runs.
+      reverse: the loss of a single run in the reverse direction.
+    """
+
+    def __init__(self, tuning: Tuning, reverse: Atoms) -> None:
+        self._tuning = tuning
+        slopes = np.append(0.0, np.exp(reverse.points))
+        heights = np.array([reverse.delta(point) for point in reverse.points.tolist()])
+        # A corner is off by a unit of rounding: that moves the curve by no more, as x |H'| is at most 1.
+        starts = np.append(1.0, np.minimum(heights * (1 + 1024 * UNIT) + 8 * UNIT, 1.0))
+        between = np.clip(-np.diff(starts) / np.diff(slopes), 0.0, 1.0)
+        self._slopes, self._starts = slopes[1:], starts[1:]
+        self._upper, self._lower = between, np.append(between[1:], 0.0)
+        self._corners = np.concatenate(([1.0], between, [0.0]))
+        sizes = tuning.mean if tuning.shape is None else 1 + tuning.shape
+        self.error = UNIT * (16384 + 64 * sizes)
+        """Relative error of weights, and of what else is computed, with losses up to 200; generously."""
+        farther = tuning.log_weight(self._corners) - tuning.log_weight(self._reached(self._corners))
+        self.farthest = float(farther.max())
+
+    def _reached(self, places: FloatArray) -> FloatArray:
+        """T at these places."""
+        lines = self._starts + np.multiply.outer(places, self._slopes)
+        return np.minimum(lines.min(axis=-1, initial=1.0), 1.0)
+
+    def mean_gain(self, run: Atoms, epsilon: float, worst: float) -> float:
+        """Returns the mean over losses l of the largest weight(v) - e^(epsilon - l) weight(T(v)), v at most `worst`.
+
+        Args:
+          run: the loss of a single run.
+          epsilon: of the search.
+          worst: the largest probability of being beaten that counts.
+
+        Returns:
+          An upper bound, rounding included.
+        """
+        tuning = self._tuning
+        ratios = np.minimum(epsilon - run.points, 700.0)[:, None]
+        less = ratios + math.log1p(-4 * self.error)
+        corners = np.minimum(self._corners, worst)
+        gains = np.exp(tuning.log_weight(corners)) - np.exp(less + tuning.log_weight(self._reached(corners)))
+        inner = (self._lower < worst) & (self._slopes != 1.0)  # a line of slope 1 has no place of its own
+        slopes, starts = self._slopes[inner], self._starts[inner]
+        low, high = self._lower[inner], np.minimum(self._upper[inner], worst)
+        places, off = tuning.turning_points(slopes, starts, ratios, self.error)
+        usable = np.isfinite(places) & np.isfinite(off)
+        left = np.where(usable, np.clip(places - np.where(usable, off, 0.0), low, high), low)
+        right = np.where(usable, np.clip(places + np.where(usable, off, 0.0), low, high), high)
+        # What rounding may have moved a place by: each weight is taken where it is worse.
+        reached = np.minimum(starts + slopes * right, 1.0)
+        inside = np.exp(tuning.log_weight(left)) - np.exp(less + tuning.log_weight(reached))
+        largest = np.maximum(gains.max(axis=1), inside.max(axis=1, initial=0.0))
+        return (float(run.masses @ np.maximum(largest, 0.0)) + run.infinite) * (1 + 4 * self.error)
 
 
 def parse_tuning(text: str) -> Tuning:
