@@ -30,7 +30,7 @@ from benchmarks.common import RESULTS, markdown, write
 
 ROOT = Path(__file__).parents[1]
 MODELS = ("mlp", "cnn", "transformer")
-PACKAGES = ("galton JAX", "galton torch", "jax-privacy", "Opacus hooks", "Opacus ghost", "opake")
+PACKAGES = ("galton JAX", "galton torch", "galton torch ghost", "jax-privacy", "Opacus hooks", "Opacus ghost", "opake")
 PARAMETERS = 4_000_000
 COLLECTIVE = r"= \S+ (all-gather|all-reduce|collective-permute|all-to-all|reduce-scatter)"
 
