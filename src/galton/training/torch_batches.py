@@ -270,8 +270,8 @@ class _PaddedData(Dataset[Any]):
             shape = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
             if not isinstance(leaf, Tensor) or leaf.shape[:1] != (indices.size,):
                 raise PlanViolated(
-                    f"collate_fn: gave {shape} for {indices.size} examples; it must give tensors with one row for each, "
-                    "as their first axis, and leave none out"
+                    f"collate_fn: gave {shape} for {indices.size} examples; it must give tensors with one row for "
+                    "each, as their first axis, and leave none out"
                 )
             if self._users is not None:
                 leaf = leaf.reshape(*present.shape, *leaf.shape[1:]).clone()
