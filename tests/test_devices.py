@@ -64,7 +64,7 @@ def test_noise_is_the_same_on_any_number_of_devices_and_made_without_communicati
             assert large["start"] == 16 * share
             assert large["arguments"] < 16 * share + 2**20
             assert large["outputs"] < 20 * share + 2**20
-            assert large["temporary"] <= 24 * share
+            assert large["temporary"] < 8 * share + 2**20  # places and a vector of noise: buffers are never copied
         assert report["hash"] == alone["hash"]
         assert report["words"] == alone["words"]
 

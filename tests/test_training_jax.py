@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import signal
 import zipfile
 from dataclasses import replace
@@ -21,14 +22,26 @@ from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import CorrelatedNoise, key_from_seed
 from galton.noise.sealed import sealed_noise
 from galton.noise.stream import MARGIN
-from galton.plan import Plan, PlanNotTrusted, save_plan
+from galton.plan import Plan, PlanNotTrusted, make_plan, save_plan
 from galton.strategies import Blt, Tree
 from galton.training import LostRounds, PlanViolated, check_record, release_run
+from galton.training.clipping import Clipping, normalized, per_group
 from galton.training.diagnostics import Diagnostics
-from galton.training.jax import MappedFiles, clipped_sum, load_tree, private_updates, save_tree, train, user_loss
+from galton.training.jax import (
+    MappedFiles,
+    clipped_sum,
+    load_tree,
+    parameter_names,
+    private_updates,
+    save_tree,
+    train,
+    user_loss,
+)
 from galton.training.jax_clipping import example_keys, with_key
+from galton.training.jax_dense import Program
 from galton.training.jax_rows import Rows
 from galton.training.run import ROUNDING
+from tests.conftest import SIZES
 from tests.forging import with_noise
 from tests.marks import SLOW, slow_after
 
@@ -71,6 +84,69 @@ def test_clipped_sums_are_those_of_a_plain_loop(micro_batch_size: int | None, cl
     expected = by_hand(x, y, mask, clip_norm)
     for name in expected:
         np.testing.assert_allclose(total[name], expected[name], rtol=2 * ROUNDING, atol=1e-4 * clip_norm)
+
+
+SHAPES = {"a.w": (6, 4), "a.b": (4,), "b.w": (3, 2, 2), "c.w": (3, 3), "c.t": (3, 3), "c.s": (3, 3), "c.g": ()}
+
+
+def many_uses(params: dict[str, Any], x: jax.Array) -> jax.Array:
+    """Products by which a parameter may, and may not, be clipped by its factors."""
+    first = jnp.tanh(x @ params["a.w"] + params["a.b"])
+    second = jax.jit(lambda w, v: jnp.einsum("abc,bc->a", w, v))(params["b.w"], first.reshape(2, 2))
+    third = params["c.w"] @ second
+    twice = params["c.s"] @ jnp.sin(params["c.s"] @ third)
+    return (jax.nn.relu(params["c.t"].T @ twice) * params["c.g"]).sum() + jnp.square(third).sum()
+
+
+def clipped_by_hand(kind: Clipping, params: dict[str, Any], rows: Any, mask: Any) -> dict[str, Any]:
+    """One gradient after the other, by `jax.grad`, clipped in float64."""
+    total = {name: np.zeros(np.shape(part)) for name, part in params.items()}
+    for row, present in zip(rows, mask, strict=True):
+        gradient = {name: np.asarray(part, float) for name, part in jax.grad(many_uses)(params, row).items()}
+        for names, norm in (kind.norms or {"": 1.0}).items():
+            members = [name for name in gradient if name.startswith(names)]
+            length = math.sqrt(sum(float(np.square(gradient[name]).sum()) for name in members))
+            factor = min(1.0, norm / length) if kind.gamma is None else norm / (length + kind.gamma)
+            for name in members:
+                total[name] += present * factor * gradient[name]
+    return total
+
+
+@pytest.mark.parametrize(
+    "kind", [Clipping(), per_group({"a.": 0.6, "b.": 0.64, "c.": 0.48}), normalized(0.05)], ids=lambda kind: kind.kind
+)
+def test_every_kind_of_clipping_is_that_of_a_plain_loop_for_any_use_of_a_parameter(kind: Clipping) -> None:
+    generator = np.random.default_rng(3)
+    params = {name: jnp.asarray(generator.normal(size=shape), jnp.float32) for name, shape in SHAPES.items()}
+    rows = jnp.asarray(generator.normal(size=(11, 6)) * 2, jnp.float32)
+    mask = np.arange(11) % 4 != 3
+    names = parameter_names(params)
+    program = Program(lambda params, x: (many_uses(params, x), {}), params, rows[0])
+    assert [names[number] for number in sorted(program.dense)] == ["a.w", "b.w", "c.w"]
+    expected = clipped_by_hand(kind, params, rows, mask)
+    for size in (None, 3):
+        total = jax.jit(clipped_sum(many_uses, 1.0, size, clipping=kind))(params, rows, mask)
+        for name in expected:
+            np.testing.assert_allclose(total[name], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_dense_layers_have_no_gradient_of_a_single_example_in_memory() -> None:
+    def wide(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.tanh(jnp.tanh(x @ params["w"]) @ params["v"]).sum()
+
+    params = {"w": jnp.zeros((256, 512)), "v": jnp.zeros((512, 128))}
+    total = jax.jit(clipped_sum(wide, 1.0)).lower(params, jnp.zeros((64, 256)), np.ones(64, bool)).compile()
+    used: Any = total.memory_analysis()
+    assert used.temp_size_in_bytes < 4 * 64 * (256 * 512 + 512 * 128) / 8
+
+
+def test_training_keeps_to_the_kind_of_clipping_that_the_plan_says(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = SIZES | {"epochs": 2, "strategy": "identity", "batching": "poisson"}
+    plan = make_plan(epsilon=4.0, delta=1e-3, **sizes, clipping="normalized")
+    with pytest.raises(PlanViolated, match=r"^clipping = .*: the plan was made for normalized"):
+        train(plan, tmp_path / "flat", loss, PARAMS, data(), optax.sgd(0.1))
+    trained = train(plan, tmp_path / "run", loss, PARAMS, data(), optax.sgd(0.1), clipping=normalized(0.5), rounds=2)
+    assert trained.record["clipping"] == {"kind": "normalized", "gamma": 0.5}
 
 
 @SLOW

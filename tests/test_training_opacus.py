@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from galton.errors import GaltonError
+from galton.errors import GaltonError, InvalidFile
 from galton.noise import key_from_seed
 from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.training import LostRounds, PlanViolated, check_record
@@ -288,6 +289,58 @@ def test_a_part_that_is_left_out_is_noticed(
         while not script.engine.run.done:
             script.pass_over(loader)
     close(script, straight)
+    script.engine.close()
+
+
+class Terminated(Exception):
+    """What the handler of SIGTERM of a script raises."""
+
+
+@pytest.mark.parametrize("last", [3, 8], ids=["within an epoch", "at its end"])
+def test_a_terminated_script_saves_and_its_schedule_goes_on(small_plan: Plan, tmp_path: Path, last: int) -> None:
+    """The learning rate changes after every round and after every epoch; the weights are those of a run in one go."""
+
+    def end(number: int, frame: Any) -> None:
+        raise Terminated
+
+    def trained(folder: Path, signalled: int | None, resumed: bool = False) -> Script:
+        script = Script(small_plan, folder)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(script.optimizer, 0.95)
+        saved: dict[str, Any] = {"path": tmp_path / "saved", "module": script.module, "optimizer": script.optimizer}
+        if resumed:
+            script.engine.load_checkpoint(**saved, lr_scheduler=schedule)
+        script.engine.save_on_termination(**saved, lr_scheduler=schedule)
+        while script.engine.run.round < 16:
+            for x, y in script.loader:
+                script.step(x, y)
+                if script.engine.run.round == signalled:
+                    signal.raise_signal(signal.SIGTERM)  # in the middle of what is done in a round
+                schedule.step()
+                if script.engine.run.round == 16:
+                    break
+            schedule.step()
+        script.engine.close()
+        return script
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        straight = trained(tmp_path / "straight", None)
+        with pytest.raises(Terminated):
+            trained(tmp_path / "run", last)
+        again = trained(tmp_path / "run", None, resumed=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert check_record(tmp_path / "run")["rounds_replayed"] == 0
+    assert all(torch.equal(a, b) for a, b in zip(straight.weights(), again.weights(), strict=True))
+
+
+def test_a_schedule_that_was_not_saved_is_missed(small_plan: Plan, tmp_path: Path) -> None:
+    script = Script(small_plan, tmp_path / "run")
+    saved: dict[str, Any] = {"path": tmp_path / "saved", "module": script.module, "optimizer": script.optimizer}
+    script.engine.save_checkpoint(**saved)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(script.optimizer, 0.95)
+    with pytest.raises(InvalidFile, match="has no learning rate scheduler"):
+        script.engine.load_checkpoint(**saved, lr_scheduler=schedule)
     script.engine.close()
 
 

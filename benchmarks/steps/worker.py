@@ -74,8 +74,8 @@ def galton_jax(model: str, batch: int, turns: Turns) -> None:
         train(plan, folder, partial(jax_models.loss, model), start, rows, optax.sgd(0.1), watch=watch, save_every=10**6)
 
 
-def galton_torch(model: str, batch: int, turns: Turns) -> None:
-    """Rounds of `train`."""
+def galton_torch(model: str, batch: int, turns: Turns, ghost: bool = False) -> None:
+    """Rounds of `train`, by gradients of single examples or by ghost norms."""
     import torch
     from torch.utils.data import TensorDataset
 
@@ -87,11 +87,12 @@ def galton_torch(model: str, batch: int, turns: Turns) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
 
     def loss(model: Any, part: Any) -> Any:
-        return torch.nn.functional.cross_entropy(model(part[0]), part[1])
+        return torch.nn.functional.cross_entropy(model(part[0]), part[1], reduction="none" if ghost else "mean")
 
     turns.base = peak()
     with tempfile.TemporaryDirectory() as folder:
-        train(plan, folder, loss, network, rows, optimizer, watch=lambda done: turns.next(), save_every=10**6)
+        watch: Callable[[int], None] = lambda done: turns.next()  # noqa: E731
+        train(plan, folder, loss, network, rows, optimizer, ghost=ghost, watch=watch, save_every=10**6)
 
 
 def jax_privacy(model: str, batch: int, turns: Turns) -> None:
@@ -197,6 +198,7 @@ def opake(model: str, batch: int, turns: Turns) -> None:
 STEPS: dict[str, Callable[[str, int, Turns], None]] = {
     "galton JAX": galton_jax,
     "galton torch": galton_torch,
+    "galton torch ghost": partial(galton_torch, ghost=True),
     "jax-privacy": jax_privacy,
     "Opacus hooks": opacus,
     "Opacus ghost": partial(opacus, ghost=True),

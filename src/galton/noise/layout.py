@@ -97,14 +97,17 @@ class Layout:
         """Returns the function that makes them, for several devices compiled by `jit`."""
         if self.mesh is None:
             return lambda: [jnp.zeros((memory, size), dtype) for size, dtype in self.groups]
-        shapes = [(memory, self.mesh.size, size) for size in self._local_sizes]
+        shapes = [(memory, self.mesh.size * size) for size in self._local_sizes]
         dtypes = [dtype for _, dtype in self.groups]
         rows = NamedSharding(self.mesh, self._rows)
         return jax.jit(lambda: list(map(jnp.zeros, shapes, dtypes)), out_shardings=rows)
 
     @property
     def _rows(self) -> PartitionSpec:
-        """Rows of a group have an axis for the devices and one for the elements that each of them has."""
+        """Rows of a group have what each device has of them one after the other.
+
+        An axis for the devices would do as well, but makes XLA change the order of axes, and copy all rows for it.
+        """
         return cut_along(None, self.mesh.axis_names if self.mesh else None)
 
     @cached_property
@@ -129,8 +132,8 @@ class Layout:
 
         def local(shared: Any, rows: list[jax.Array]) -> Any:
             device = jax.lax.axis_index(self.mesh.axis_names)
-            done = [function(shared, group, self._places(group, device), part[:, 0]) for group, part in enumerate(rows)]
-            return self._unflatten([x for x, _ in done]), [after[:, None] for _, after in done]
+            done = [function(shared, group, self._places(group, device), part) for group, part in enumerate(rows)]
+            return self._unflatten([x for x, _ in done]), [after for _, after in done]
 
         return jax.shard_map(
             local,
@@ -175,8 +178,9 @@ class Layout:
         if self.mesh is None:
             return rows
         wholes = [np.empty((len(part), size), dtype) for part, (size, dtype) in zip(rows, self.groups, strict=True)]
+        parts = [part.reshape(len(part), self.mesh.size, -1) for part in rows]
         for group, device, places, local in self._slices():
-            wholes[group][:, places] = rows[group][:, device, local]
+            wholes[group][:, places] = parts[group][:, device, local]
         return wholes
 
     def placed(self, wholes: list[NDArray[Any]]) -> list[jax.Array]:
@@ -190,7 +194,8 @@ class Layout:
         for group, device, places, local in self._slices():
             rows[group][:, device, local] = wholes[group][:, places]
         sharding = NamedSharding(self.mesh, self._rows)
-        return [jax.make_array_from_callback(part.shape, sharding, part.__getitem__) for part in rows]
+        flat = [part.reshape(len(part), -1) for part in rows]
+        return [jax.make_array_from_callback(part.shape, sharding, part.__getitem__) for part in flat]
 
     def _slices(self) -> Any:
         """Yields (group, device, places in the group, where the device has them) of every piece."""

@@ -39,8 +39,8 @@ class NoiseState:
       keys: the secret keys, shape (number, 4), uint32. There is more than one if a run was taken up again.
       since: the first round that each key is for, in order; of several for a round the last counts.
       round: the next round, counted from 0.
-      buffers: an array of shape (memory, size) for every vector of the layout; (memory, devices, size) where the model
-        is spread over several devices, each with what belongs to the parameters that it has.
+      buffers: an array of shape (memory, size) for every vector of the layout. Where the model is spread over several
+        devices, each has the columns that belong to its parameters.
       layout: how the vectors make up the model; static under `jit`.
 
     Example:

@@ -31,9 +31,18 @@ from galton.errors import InvalidArgument, count
 from galton.noise.layout import Tree
 from galton.noise.sealed import SealedState, sealed_noise
 from galton.plan import Plan, establish_trust, load_plan
+from galton.training.clipping import Clipping
 from galton.training.diagnostics import Diagnostics, Receiver, keep_diagnostics
 from galton.training.hooks import OnRound, round_bar
-from galton.training.jax_clipping import ClippedSum, Loss, clipped_sum, in_micro_batches, user_loss, with_key
+from galton.training.jax_clipping import (
+    ClippedSum,
+    Loss,
+    clipped_sum,
+    in_micro_batches,
+    parameter_names,
+    user_loss,
+    with_key,
+)
 from galton.training.jax_devices import automatic, number_of_parts, on_mesh, over_devices
 from galton.training.jax_processes import agreed, at_hand, open_run
 from galton.training.jax_rows import MappedFiles, Rows
@@ -49,6 +58,7 @@ __all__ = [
     "clipped_sum",
     "in_micro_batches",
     "load_tree",
+    "parameter_names",
     "private_updates",
     "save_model",
     "save_tree",
@@ -133,6 +143,7 @@ def train(
     optimizer: optax.GradientTransformation,
     *,
     clipped: ClippedSum | None = None,
+    clipping: Clipping | None = None,
     keyed: bool = False,
     users: Users | None = None,
     micro_batch_size: int | None = None,
@@ -178,6 +189,9 @@ def train(
       optimizer: receives the private means of gradients.
       clipped: total(params, batch, mask), for models whose clipped gradients can be summed faster than by
         `clipped_sum`. No example may contribute more than the plan's clip norm: the guarantee rests on it.
+      clipping: how gradients are clipped, of the kind that the plan says: `per_group(...)` or `normalized(...)` of
+        `galton.training.clipping`, for parameters by `parameter_names`. By default as a whole. With `clipped` it says
+        what that does.
       keyed: call loss(params, example, key), with a key of `jax.random` for dropout or augmentation. It depends on the
         run, the round and the example only, so that rounds that are computed again come out the same.
       users: which examples are whose (`galton.batching.group_by_user`), for a plan whose unit is a user. A batch is
@@ -216,7 +230,7 @@ def train(
     state: tuple[Tree, Tree] = (params, optimizer.init(params))
     state = state if sharding is None else on_mesh(state, sharding)
     measured = bool(diagnostics)
-    summed = _sum_of(plan, loss, clipped, source, micro_batch_size, constant_time, measured, sharding)
+    summed = _sum_of(plan, loss, clipped, clipping, source, micro_batch_size, constant_time, measured, sharding)
     placed = None if sharding is None else jax.tree.map(lambda leaf: leaf.sharding, state)  # and stays
     total_of = jax.jit(summed, out_shardings=_where_sums_go(placed, measured))
     step = jax.jit(_step_of(optimizer, plan.expected_batch_size), out_shardings=placed)
@@ -229,6 +243,7 @@ def train(
         clip_norm=plan.clip_norm,
         per_user=None if users is None else users.per_user,
         form=form,
+        clipping=clipping or Clipping(),
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,
@@ -270,6 +285,7 @@ def _sum_of(
     plan: Plan,
     loss: Loss | None,
     clipped: ClippedSum | None,
+    clipping: Clipping | None,
     source: Rows,
     micro_batch_size: int | None,
     constant_time: bool,
@@ -287,7 +303,9 @@ def _sum_of(
     each = each if source.users is None else user_loss(each)
     parts = 1 if sharding is None else number_of_parts(sharding)
     at_once = micro_batch_size or max(1, int(plan.expected_batch_size / parts / 10))
-    return clipped_sum(each, plan.clip_norm, at_once, constant_time, measured=measured, sharding=sharding)
+    return clipped_sum(
+        each, plan.clip_norm, at_once, constant_time, measured=measured, sharding=sharding, clipping=clipping
+    )
 
 
 def _where_sums_go(placed: Any, measured: bool) -> Any:

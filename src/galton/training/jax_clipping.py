@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,9 @@ from jax.sharding import NamedSharding
 
 from galton.errors import count, positive
 from galton.noise.layout import Tree
+from galton.training.clipping import Clipping
+from galton.training.jax_dense import Pair, Program, norm_of
 from galton.training.jax_devices import over_devices
-from galton.training.run import ROUNDING
 
 KEYS = "threefry2x32"
 """The kind of random keys that losses get."""
@@ -34,8 +35,12 @@ def clipped_sum(
     *,
     measured: bool = False,
     sharding: NamedSharding | None = None,
+    clipping: Clipping | None = None,
 ) -> ClippedSum:
     """Returns a function that sums the gradients of a batch, that of each example clipped to l2 norm `clip_norm`.
+
+    Parameters that are multiplied by a vector, once, as in dense layers, have no gradients of single examples in memory
+    (`jax_dense.py`).
 
     Formal guarantee: adding, removing or zeroing one example of the batch changes the sum by at most `clip_norm` in l2
     norm, summation in float32 aside. Padding, where the mask is False, contributes zero, and so does an example whose
@@ -53,6 +58,8 @@ def clipped_sum(
         what the loss returned besides.
       sharding: how rows are cut over devices, such as `NamedSharding(mesh, PartitionSpec("data"))`. Every device sums
         over its rows, `micro_batch_size` at a time, and one all-reduce adds the sums up.
+      clipping: per group or normalised, see `galton.training.clipping`; by default gradients are clipped as a whole.
+        Groups know parameters by `parameter_names`.
 
     Returns:
       total(params, batch, mask): pure and of static shapes, so that it can be compiled.
@@ -64,47 +71,142 @@ def clipped_sum(
       '1.500'
     """
     positive("clip_norm", clip_norm)
-    limit = clip_norm * (1 - ROUNDING)
-    differentiated = jax.value_and_grad(lambda params, example: with_aux(loss(params, example)), has_aux=True)
+    clipping = clipping or Clipping()
 
-    def clipped_gradient(params: Tree, example: Tree, present: jax.Array) -> Tree:
-        (value, aux), gradient = differentiated(params, example)
-        gradient = jax.tree.map(_single, gradient)
-        norm = jnp.sqrt(sum(jnp.square(part).sum() for part in jax.tree.leaves(gradient)))
-        usable = present & jnp.isfinite(norm)
-        factor = jnp.where(norm > limit, limit / norm, 1.0)
-        clipped = jax.tree.map(lambda part: jnp.where(usable, part * factor.astype(part.dtype), 0), gradient)
-        if not measured:
-            return clipped
-        measures = {**aux, "examples": usable, "loss": value, "norm": norm, "clipped": norm > limit}
-        return clipped, jax.tree.map(lambda part: jnp.where(usable, _single(part), 0), measures)
-
-    def sum_at_once(params: Tree, batch: Tree, mask: jax.Array) -> Tree:
-        gradients = jax.vmap(partial(clipped_gradient, params))(batch, mask)
-        return jax.tree.map(lambda part: part.sum(axis=0), gradients)
+    def with_measures(params: Tree, example: Tree) -> Any:
+        return with_aux(loss(params, example))
 
     def total(params: Tree, batch: Tree, mask: Any) -> Tree:
         mask = jnp.asarray(mask)
-        size = mask.shape[0]
-        if micro_batch_size is None or count("micro_batch_size", micro_batch_size) >= size:
-            return sum_at_once(params, batch, mask)
+        rows, weights = jax.tree.leaves(batch), jax.tree.leaves(params)
+        program = Program(with_measures, _shapes(params), jax.tree.map(_first, batch))
+        groups = [
+            (_numbers(params, group.names), group.limit)
+            for group in clipping.groups(clip_norm, parameter_names(params))
+            if group.names
+        ]
 
-        parts = in_micro_batches((batch, mask), micro_batch_size)
+        def of_row(row: list[jax.Array], present: jax.Array) -> tuple[list[Any], dict[str, Any]]:
+            value, aux, gradient = program.gradient(weights, row)
+            leaves = jax.tree.map(_single, gradient.leaves)
+            norms = [norm_of(leaf) for leaf in leaves]
+            whole = _root(norms)
+            usable = present & jnp.isfinite(whole)
+            clipped = list(leaves)
+            shorter = jnp.zeros((), bool)
+            for members, limit in groups:
+                factor = _factor(_root([norms[number] for number in members]), limit, clipping.gamma)
+                shorter |= factor < 1
+                for number in members:
+                    clipped[number] = _scaled(leaves[number], factor, usable)
+            if not measured:
+                return clipped, {}
+            measures = {**aux, "examples": usable, "loss": value, "norm": whole, "clipped": shorter}
+            return clipped, jax.tree.map(lambda part: jnp.where(usable, _single(part), 0), measures)
+
+        def of_rows(part: list[jax.Array], present: jax.Array) -> Collected:
+            leaves, measures = jax.vmap(of_row)(part, present)
+            added = jax.tree.map(
+                lambda array: array.sum(axis=0), ([leaf for leaf in leaves if not _is_pair(leaf)], measures)
+            )
+            return Collected(*added, [leaf for leaf in leaves if _is_pair(leaf)])
+
+        def finished(collected: Collected) -> Tree:
+            arrays, pairs = iter(collected.arrays), iter(collected.pairs)
+            sums = [
+                program.whole(number, next(pairs), weight) if number in program.dense else next(arrays)
+                for number, weight in enumerate(weights)
+            ]
+            summed = jax.tree.unflatten(jax.tree.structure(params), sums)
+            return (summed, collected.measures) if measured else summed
+
+        if micro_batch_size is None or count("micro_batch_size", micro_batch_size) >= mask.shape[0]:
+            return finished(of_rows(rows, mask))
+
+        parts = in_micro_batches((rows, mask), micro_batch_size)
         occupied = parts[1].any(axis=1)
         number = occupied.shape[0] if constant_time else jnp.max(jnp.where(occupied, jnp.arange(len(occupied)) + 1, 0))
 
         def part_at(turn: Any) -> Tree:
             return jax.tree.map(lambda part: jax.lax.dynamic_index_in_dim(part, turn, keepdims=False), parts)
 
-        def add(turn: Any, sums: Tree) -> Tree:
-            rows, present = part_at(turn)
-            return jax.tree.map(jnp.add, sums, sum_at_once(params, rows, present))
+        def add(turn: Any, so_far: Collected) -> Collected:
+            own = of_rows(*part_at(turn))
+            arrays, measures = jax.tree.map(jnp.add, (so_far.arrays, so_far.measures), (own.arrays, own.measures))
+            at = turn * micro_batch_size
+            put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=at, axis=0)
+            return Collected(arrays, measures, jax.tree.map(put, so_far.pairs, own.pairs))
 
-        shapes = jax.eval_shape(lambda: sum_at_once(params, *part_at(0)))
+        shapes = jax.eval_shape(lambda: of_rows(*part_at(0)))
         nothing = jax.tree.map(lambda part: jnp.zeros(part.shape, part.dtype), shapes)
-        return jax.lax.fori_loop(0, number, add, nothing)
+        room = jax.tree.map(lambda part: jnp.repeat(part, len(occupied), axis=0), nothing.pairs)
+        return finished(jax.lax.fori_loop(0, number, add, nothing._replace(pairs=room)))
 
     return total if sharding is None else over_devices(total, sharding)
+
+
+class Collected(NamedTuple):
+    """What is known of the rows so far: sums of gradients and measures, and gradients of dense layers as their factors.
+
+    Factors are small, and are multiplied at the end, for all rows at once.
+    """
+
+    arrays: list[jax.Array]
+    measures: dict[str, jax.Array]
+    pairs: list[Pair]
+
+
+def parameter_names(params: Tree) -> list[str]:
+    """Returns the names of all arrays of a model, by which `per_group` and `per_layer` know them.
+
+    Args:
+      params: the model.
+
+    Returns:
+      Names, in the order of the tree: keys on the way to an array, with dots between them.
+
+    Example:
+      >>> parameter_names({"dense": {"kernel": jnp.zeros(2), "bias": jnp.zeros(1)}})
+      ['dense.bias', 'dense.kernel']
+    """
+    named = jax.tree_util.tree_flatten_with_path(params)[0]
+    return [jax.tree_util.keystr(where, simple=True, separator=".") for where, _ in named]
+
+
+def _numbers(params: Tree, names: tuple[str, ...]) -> list[int]:
+    return [number for number, name in enumerate(parameter_names(params)) if name in names]
+
+
+def _is_pair(leaf: Any) -> bool:
+    return isinstance(leaf, Pair)
+
+
+def _shapes(tree: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), tree)  # type: ignore[no-untyped-call]
+
+
+def _first(rows: Any) -> Any:
+    return jax.ShapeDtypeStruct(jnp.shape(rows)[1:], jnp.result_type(rows))  # type: ignore[no-untyped-call]
+
+
+def _root(norms: list[jax.Array]) -> jax.Array:
+    return norms[0] if len(norms) == 1 else jnp.sqrt(sum(jnp.square(norm) for norm in norms))
+
+
+def _factor(norm: jax.Array, limit: float, gamma: float | None) -> jax.Array:
+    """By what a gradient is multiplied, so that its norm is at most the limit."""
+    return jnp.where(norm > limit, limit / norm, 1.0) if gamma is None else limit / (norm + gamma)
+
+
+def _scaled(leaf: Any, factor: jax.Array, usable: jax.Array) -> Any:
+    """A gradient times its factor; zero where it cannot be used, whatever it is."""
+
+    def kept(array: jax.Array) -> jax.Array:
+        return jnp.where(usable, array, 0)
+
+    if isinstance(leaf, Pair):
+        return Pair(kept(leaf.left), kept(leaf.right * factor.astype(leaf.right.dtype)))
+    return kept(leaf * factor.astype(leaf.dtype))
 
 
 def user_loss(loss: Loss) -> Loss:

@@ -32,11 +32,12 @@ except ModuleNotFoundError:
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, get_optimizer_class
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from galton import files
 from galton.batching import Users
-from galton.errors import InvalidArgument
+from galton.errors import InvalidArgument, InvalidFile
 from galton.plan import Plan, load_plan
 from galton.training.opacus_accountant import MECHANISM, PlanAccountant
 from galton.training.opacus_batches import Delivery, PlanLoader
@@ -52,11 +53,15 @@ from galton.training.opacus_optimizer import (
 from galton.training.record import check_record
 from galton.training.rounds import PlanViolated, check_same
 from galton.training.run import TrainingRun
+from galton.training.termination import Termination
 from galton.training.torch import open_run
 from galton.training.torch_batches import check_users
 from galton.training.torch_optimizer import check_holds, write_tensors
 
 __all__ = ["PlanAccountant", "PlanDPOptimizer", "PlanDPOptimizerFastGradientClipping", "PlanPrivacyEngine"]
+
+SCHEDULER = "galton_lr_scheduler"
+"""Key of a learning rate scheduler's state in a checkpoint."""
 
 
 class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
@@ -115,6 +120,7 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         self._users: Users | None = None
         self._wrapped: Any = None
         self._delivery = Delivery()
+        self._termination = Termination()
 
     @property
     def run(self) -> TrainingRun:
@@ -267,18 +273,62 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         self._delivery = loader.delivery
         return loader
 
-    def save_checkpoint(self, *, path: Any, **options: Any) -> None:
+    def save_checkpoint(self, *, path: Any, lr_scheduler: LRScheduler | None = None, **options: Any) -> None:
         """Saves a checkpoint as Opacus does, but whole or not at all, and readable by its owner only.
 
         Args:
           path: file to write, or an open file.
+          lr_scheduler: of the optimiser's learning rate, saved with it.
           options: as in Opacus.
         """
+        if lr_scheduler is not None:
+            more = options.get("checkpoint_dict") or {}
+            options["checkpoint_dict"] = more | {SCHEDULER: lr_scheduler.state_dict()}
         if not isinstance(path, str | os.PathLike):
             super().save_checkpoint(path=path, **options)
             return
         with files.replacing(Path(path), secret=True) as temporary, temporary.open("wb") as file:
             super().save_checkpoint(path=file, **options)
+
+    def load_checkpoint(self, *, path: Any, lr_scheduler: LRScheduler | None = None, **options: Any) -> dict[str, Any]:
+        """Loads a checkpoint as Opacus does.
+
+        Args:
+          path: file to read, or an open file.
+          lr_scheduler: goes on from where it was, if it was saved.
+          options: as in Opacus.
+
+        Returns:
+          What the file holds.
+        """
+        content: dict[str, Any] = super().load_checkpoint(path=path, **options)
+        if lr_scheduler is not None:
+            if SCHEDULER not in content:
+                raise InvalidFile(f"{path}: has no learning rate scheduler in it; it was saved without lr_scheduler=")
+            lr_scheduler.load_state_dict(content[SCHEDULER])
+        return content
+
+    def save_on_termination(self, *, path: Any, **options: Any) -> None:
+        """Holds SIGTERM back until a round is over, then saves a checkpoint, closes the run and passes the signal on.
+
+        A round is over when the loader is asked for the next batch, the last of an epoch when a new pass begins: what a
+        script does after a step (a scheduler's, say) is done by then. With `BatchMemoryManager` that is only so at the
+        end of an epoch. Call it after `make_private`, in the main thread.
+
+        Args:
+          path: of the checkpoint.
+          options: of `save_checkpoint`: the module, the optimiser, a scheduler.
+        """
+        if self._model is None:
+            raise PlanViolated("save_on_termination: has to come after make_private")
+        self._termination.__enter__()
+
+        def between_rounds() -> None:
+            if self._termination.requested:
+                self.save_checkpoint(path=path, **options)
+                self.close()
+
+        self._delivery.between_rounds = between_rounds
 
     def close(self) -> dict[str, Any]:
         """Closes the run, which can be resumed if it is not done; writes its record, and the model to `model.pt`.
@@ -289,4 +339,6 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         if self._model is not None and self.run.released:
             self.run.publish(partial(write_tensors, self._model.state_dict()), ".pt")
         self.run.close()
-        return check_record(self.run.folder)
+        record = check_record(self.run.folder)
+        self._termination.__exit__(None, None, None)  # a signal that came takes effect here
+        return record

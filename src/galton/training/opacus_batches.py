@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 from galton.batching import Batch, Users
 from galton.training.rounds import PlanViolated
 from galton.training.run import TrainingRun
+from galton.training.torch_workers import prepare_server
 
 
 def rows_of(batch: Batch, users: Users | None, bins: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -46,6 +47,12 @@ class Delivery:
     Args:
       ahead: number of parts that workers may have been asked for but not delivered yet.
 
+    Attributes:
+      asked: rounds that the sampler was asked for and that were not delivered yet.
+      passes: number of passes over the sampler that were begun.
+      round: that was delivered last; None if it was stepped.
+      between_rounds: called when a script asks for a batch, so that it is done with the one before.
+
     What is detected:
       - Batches of any other loader, for then nothing was delivered.
       - A batch of `PlanLoader` without a step, for then the batch delivered last is not that of the next round.
@@ -62,6 +69,7 @@ class Delivery:
         self._parts: deque[tuple[bool, int | None]] = deque()
         self.passes = 0
         self.round: int | None = None
+        self.between_rounds: Callable[[], None] = lambda: None
 
     def begin(self) -> deque[int]:
         """Notes that a pass over the sampler begins; returns the queue to which it appends the rounds asked for.
@@ -147,6 +155,7 @@ class PlanSampler(Sampler[list[int]]):
         self._run, self._delivery, self._users = run, delivery, users
 
     def __iter__(self) -> Iterator[list[int]]:
+        self._delivery.between_rounds()
         return self._indices_by_round(self._delivery.begin())
 
     def _indices_by_round(self, asked: deque[int]) -> Iterator[list[int]]:
@@ -209,9 +218,14 @@ class PlanLoader(DataLoader[Any]):
             self.delivery.note(turn)
             torch.manual_seed(self._run.round_seed(turn))
             yield rows
+            if turn + 1 < self._run.rounds and (turn + 1) % self._run.plan.bins:
+                self.delivery.between_rounds()
 
 
 def _start_method(like: DataLoader[Any]) -> Any:
     """Workers are not forked unless the script says so, for a process that uses JAX should not be."""
     requested = like.multiprocessing_context
-    return requested if requested is not None or not like.num_workers else "forkserver"
+    if requested is not None or not like.num_workers:
+        return requested
+    prepare_server(__name__)
+    return "forkserver"

@@ -41,6 +41,7 @@ class Termination:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._held:
+            self._held = False
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
             if self.requested:
                 signal.raise_signal(signal.SIGTERM)

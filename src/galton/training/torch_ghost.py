@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -34,10 +34,12 @@ from galton.training.torch_clipping import (
     with_aux,
     zero_sums,
 )
-from galton.training.torch_ghost_layers import Gradients, objection, rule_of
+from galton.training.torch_ghost_layers import Gradients, Scratch, objection, rule_of
 
 _checked: WeakSet[nn.Module] = WeakSet()
 """Models whose first batch was compared with what PyTorch computes."""
+
+_scratch: WeakKeyDictionary[nn.Module, Scratch] = WeakKeyDictionary()
 
 
 class _Call(NamedTuple):
@@ -124,7 +126,9 @@ def ghost_clipped_sum(
     clipping = clipping or Clipping()
     check_layers(model)
     weights = trainable(model)
-    groups, total = clipping.groups(clip_norm, weights), zero_sums(weights)
+    groups = clipping.groups(clip_norm, weights)
+    total: dict[str, Tensor] = {}
+    scratch = _scratch.setdefault(model, Scratch())
     for part, present in micro_batches(inputs, mask, micro_batch_size, constant_time):
         rows, counted = part if span > 1 else (part, None)
         if counted is not None:
@@ -142,16 +146,19 @@ def ghost_clipped_sum(
                 _checked.add(model)
         with full_precision(present.device):
             units = {name: part.spanned(span) if span > 1 else part for name, part in gradients.items()}
+            scratch.begin()
+            units = {name: part.smallest(scratch) for name, part in units.items()}
             norms = {name: part.norms() for name, part in units.items()}
             norms |= {name: torch.zeros_like(present, dtype=torch.float64) for name in weights if name not in norms}
             factors = clip_factors(norms, present, groups, clipping.gamma)
             finite = bool(factors.norms.isfinite().all())
             for name, part in units.items():
                 kept = part if finite else part.without(~factors.usable)
-                total[name] += kept.weighted(factors.by_name[name])
+                own = kept.weighted(factors.by_name[name])
+                total[name] = total[name].add_(own) if name in total else own.to(at_least_single(weights[name]))
         per_unit = wanted.detach().reshape(-1, span).sum(dim=1)
         report(observe, per_unit, factors, {} if span > 1 else aux)
-    return total
+    return zero_sums({name: weight for name, weight in weights.items() if name not in total}) | total
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 The gradient of a linear layer for one example is a sum over positions t of outer products l_t r_t^T, of the gradient
 of its output with its input. Its norm follows from the two Gram matrices of l and r, and a weighted sum over examples
-is one matrix product: no gradient of a single example is ever in memory.
+is one matrix product: no gradient of a single example is ever in memory. Where the gradient is small compared with l
+and r (many positions, as in convolutions), it is computed once and kept instead: that is faster, and it is then summed
+as it was measured.
 
 Formal guarantees, for inputs and gradients of outputs as they are, rounded or not:
   - `norms` are not too small: at least the l2 norm of what `weighted` computes for that example with factor 1,
@@ -14,6 +16,7 @@ Formal guarantees, for inputs and gradients of outputs as they are, rounded or n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
@@ -27,6 +30,40 @@ ERROR = 1.01 * 2.0**-23
 """Twice the rounding error of one operation in float32, with room for that of norms."""
 
 
+class Scratch:
+    """Memory for the gradients of a micro-batch that is used again for the next.
+
+    To get as much from the operating system anew each time takes longer than to compute what it is for.
+    """
+
+    def __init__(self) -> None:
+        self._room = torch.empty(0)
+        self._used = 0
+
+    def begin(self) -> None:
+        """Starts over: what was taken before must no longer be in use."""
+        if self._used > self._room.numel():
+            self._room = self._room.new_empty(self._used)
+        self._used = 0
+
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Returns memory for a tensor.
+
+        Args:
+          shape: of the tensor.
+          like: a tensor of the same type on the same device.
+
+        Returns:
+          The tensor, whose content is anything.
+        """
+        if self._room.dtype != like.dtype or self._room.device != like.device:
+            self._room = like.new_empty(0)
+        first, self._used = self._used, self._used + math.prod(shape)
+        if self._used > self._room.numel():
+            return like.new_empty(shape)
+        return self._room[first : self._used].view(shape)
+
+
 class Gradients(Protocol):
     """The gradients of all examples for one parameter."""
 
@@ -35,6 +72,9 @@ class Gradients(Protocol):
 
     def spanned(self, span: int) -> Self:
         """Returns the gradients of units of so many rows each, which are next to each other."""
+
+    def smallest(self, scratch: Scratch) -> Gradients:
+        """Returns them as rows, if these are no more than twice as many numbers as what they are products of."""
 
     def without(self, rows: Tensor) -> Self:
         """Returns them with zero for some rows, whatever was there."""
@@ -69,6 +109,16 @@ class Outer:
 
         return Outer(together(self._left), together(self._right), self._shape)
 
+    def smallest(self, scratch: Scratch) -> Gradients:
+        positions, outputs = self._left.shape[2:]
+        inputs = self._right.shape[3]
+        if positions == 1 or outputs * inputs > 2 * positions * (outputs + inputs):
+            return self
+        left, right = (part.flatten(0, 1) for part in (self._left.transpose(2, 3), self._right))
+        products = scratch.take((len(left), outputs, inputs), left)
+        torch.bmm(left, right, out=products)
+        return Rows(products.reshape(-1, *self._shape))
+
     def without(self, rows: Tensor) -> Outer:
         gone = rows[:, None, None, None]
         return Outer(self._left.masked_fill(gone, 0.0), self._right.masked_fill(gone, 0.0), self._shape)
@@ -82,12 +132,9 @@ class Outer:
         reach = (left * right).sum(dim=1)
         if positions == 1:
             norms = reach
-        elif 2 * positions**2 <= outputs * inputs:
+        else:
             grams = [_gram(part.reshape(-1, positions, part.shape[3])) for part in (self._left, self._right)]
             norms = _root((grams[0] * grams[1]).sum(dim=(1, 2)), positions**2 + outputs + inputs, reach)
-        else:
-            products = self._left.transpose(2, 3) @ self._right
-            norms = row_norms(products.reshape(-1, outputs * inputs))
         return (norms + ERROR * (positions + 2) * reach).reshape(examples, groups).norm(dim=1)
 
     def weighted(self, factors: Tensor) -> Tensor:
@@ -111,6 +158,9 @@ class Rows:
 
     def spanned(self, span: int) -> Rows:
         return Rows(self._rows.reshape(-1, span, *self._rows.shape[1:]).sum(dim=1))
+
+    def smallest(self, scratch: Scratch) -> Gradients:
+        return self
 
     def without(self, rows: Tensor) -> Rows:
         return Rows(self._rows.masked_fill(rows.reshape(-1, *[1] * (self._rows.ndim - 1)), 0.0))
@@ -143,6 +193,9 @@ class Lookup:
         return Lookup(
             self._places.reshape(examples, -1), self._rows.reshape(examples, -1, self._rows.shape[2]), self._shape
         )
+
+    def smallest(self, scratch: Scratch) -> Gradients:
+        return self
 
     def without(self, rows: Tensor) -> Lookup:
         return Lookup(self._places, self._rows.masked_fill(rows[:, None, None], 0.0), self._shape)

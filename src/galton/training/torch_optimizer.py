@@ -162,7 +162,8 @@ class PrivateOptimizer(Optimizer):
                 self._check_alone(loss, ghost)
                 total = self._check_sums(clipped(self._model, inputs, mask))
         self._accumulated.add()  # first, so that nothing is ever summed twice
-        self._total = {name: part + self._total.get(name, 0) for name, part in total.items()}
+        for name, part in total.items():
+            self._total[name] = self._total[name].add_(part) if name in self._total else part
 
     def _sum(self, loss: Loss | None, ghost: bool) -> Callable[..., dict[str, Tensor]]:
         """Returns the function that sums clipped gradients."""
@@ -189,7 +190,7 @@ class PrivateOptimizer(Optimizer):
         shapes = {name: tuple(weight.shape) for name, weight in self._weights.items()}
         if {name: tuple(part.shape) for name, part in total.items()} != shapes:
             raise InvalidArgument("clipped", sorted(total), f"must return sums for the parameters {sorted(shapes)}")
-        return {name: part.detach().to(at_least_single(part)) for name, part in total.items()}
+        return {name: part.detach().to(at_least_single(part), copy=True) for name, part in total.items()}
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Ends the round: adds the noise, divides by the expected batch size, and steps the inner optimiser.
@@ -215,7 +216,7 @@ class PrivateOptimizer(Optimizer):
             self.zero_grad()
             return
         for name, weight in self._weights.items():
-            weight.grad = (noisy[name] / self.run.plan.expected_batch_size).to(weight.dtype)
+            weight.grad = noisy[name].div_(self.run.plan.expected_batch_size).to(weight.dtype)
         self._inner.step()
         self.zero_grad()
 
@@ -266,7 +267,7 @@ def noisy_sum(run: AnyRun, total: dict[str, Tensor]) -> dict[str, Tensor]:
 
     Args:
       run: the run.
-      total: sums of clipped gradients, by name of the parameter.
+      total: sums of clipped gradients, by name of the parameter; they may be changed in place.
 
     Returns:
       The noisy sums.
@@ -274,7 +275,7 @@ def noisy_sum(run: AnyRun, total: dict[str, Tensor]) -> dict[str, Tensor]:
     if isinstance(run, SharedRun):
         return run.noisy(total)
     noise = run.noise(as_arrays(total))
-    return {name: part + from_dlpack(noise[name]).to(part.device) for name, part in total.items()}
+    return {name: part.add_(from_dlpack(noise[name]).to(part.device)) for name, part in total.items()}
 
 
 def check_holds(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:

@@ -8,6 +8,7 @@ need of it, a data set or a function that is defined there, is sent to them by v
 from __future__ import annotations
 
 import io
+import multiprocessing
 import pickle
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,17 @@ class WorkerContext(ForkServerContext):
     Process = _Process
 
 
+def prepare_server(*modules: str) -> None:
+    """Makes the server that workers are started from import modules once, instead of each worker in every epoch.
+
+    Importing PyTorch and galton takes seconds. It has no effect once the server runs.
+
+    Args:
+      modules: what workers need; importing them must start no threads that a fork would lose.
+    """
+    multiprocessing.set_forkserver_preload(["torch", *modules])
+
+
 def worker_context(workers: int, requested: Any = None) -> Any:
     """Returns how a loader starts its workers: as requested, else without forking a process that uses JAX.
 
@@ -59,7 +71,10 @@ def worker_context(workers: int, requested: Any = None) -> Any:
     Returns:
       A start method for the loader, or None for its own.
     """
-    return requested if requested is not None or not workers else WorkerContext()
+    if requested is not None or not workers:
+        return requested
+    prepare_server("galton.training.torch_batches")
+    return WorkerContext()
 
 
 class ByValue:

@@ -1,0 +1,213 @@
+"""Gradients of dense layers in JAX as their two factors, found in the program of a loss: no outer product is made.
+
+Where a parameter is used once, in a product with a vector, the gradient of one example is the outer product of that
+vector with the gradient of the product's result. Its norm is the product of two norms, and a weighted sum over examples
+is one matrix product. What is summed is what norms were taken of (docs/math.md, section 19, for one position). All
+other parameters have gradients of single examples, as `jax.grad` makes them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
+from galton.noise.layout import Tree
+
+ERROR = 1.01 * 2.0**-23
+"""Twice the rounding error of one operation in float32, with room for that of norms."""
+
+CALL = "jit"
+"""The primitive of a function that was compiled by itself; `jax.numpy` is full of them."""
+
+
+class Pair(NamedTuple):
+    """The factors of a gradient: the vector that a parameter was multiplied by, and the gradient of the result."""
+
+    left: jax.Array
+    right: jax.Array
+
+
+class Gradient(NamedTuple):
+    """The gradient of one example, or of several with a first axis: of each parameter an array or a pair."""
+
+    leaves: list[jax.Array | Pair]
+
+
+class Use(NamedTuple):
+    """A product of a parameter with a vector: which parameter, the axes that are summed, shape of the result."""
+
+    number: int
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class Program:
+    """A loss of one example, as a program in which products with parameters are known.
+
+    Args:
+      loss: loss(params, example), which returns (loss, aux).
+      params: shapes of the parameters.
+      example: shapes of an example.
+
+    Attributes:
+      dense: parameters whose gradients are pairs, by number, with the product that each is used in.
+    """
+
+    def __init__(self, loss: Callable[[Tree, Tree], Any], params: Tree, example: Tree) -> None:
+        closed, self._result = jax.make_jaxpr(loss, return_shape=True)(params, example)
+        self._closed: ClosedJaxpr = closed
+        self._size = len(jax.tree.leaves(params))
+        invars = closed.jaxpr.invars[: self._size]
+        barred: set[int] = set()
+        uses = list(_uses(closed.jaxpr, {var: number for number, var in enumerate(invars)}, barred))
+        times = Counter(use.number for use in uses)
+        self.dense = {use.number: use for use in uses if use.number not in barred and times[use.number] == 1}
+
+    def gradient(self, params: Sequence[Any], example: Sequence[Any]) -> tuple[jax.Array, Any, Gradient]:
+        """Returns loss, aux and gradient of one example.
+
+        Args:
+          params: all arrays of the parameters.
+          example: all arrays of the example.
+
+        Returns:
+          The loss, aux, and the gradient.
+        """
+        rest = {number: leaf for number, leaf in enumerate(params) if number not in self.dense}
+        probes = {number: jnp.zeros(use.shape, use.dtype) for number, use in self.dense.items()}
+
+        def forward(rest: dict[int, Any], probes: dict[int, Any]) -> Any:
+            vectors: dict[int, Any] = {}
+            given = [rest.get(number, leaf) for number, leaf in enumerate(params)]
+            tracked = {self._closed.jaxpr.invars[number]: number for number in self.dense}
+            flat = _evaluated(self._closed.jaxpr, self._closed.consts, [*given, *example], tracked, probes, vectors)
+            value, aux = jax.tree.unflatten(jax.tree.structure(self._result), flat)
+            return value, (aux, vectors)
+
+        differentiated = jax.value_and_grad(forward, argnums=(0, 1), has_aux=True)
+        (value, (aux, vectors)), (arrays, outputs) = differentiated(rest, probes)
+        leaves = [
+            Pair(vectors[number].reshape(-1), outputs[number].reshape(-1)) if number in self.dense else arrays[number]
+            for number in range(self._size)
+        ]
+        return value, aux, Gradient(leaves)
+
+    def whole(self, number: int, pair: Pair, like: Any) -> jax.Array:
+        """Returns the sum over examples of the gradients that pairs stand for.
+
+        Args:
+          number: of the parameter.
+          pair: with the examples as the first axis.
+          like: the parameter.
+
+        Returns:
+          An array of the parameter's shape.
+        """
+        use = self.dense[number]
+        product = jnp.matmul(pair.left.T, pair.right, precision=jax.lax.Precision.HIGHEST)
+        free = [axis for axis in range(like.ndim) if axis not in use.axes]
+        order = (*use.axes, *free)
+        shaped = product.reshape([like.shape[axis] for axis in order])
+        return shaped.transpose([order.index(axis) for axis in range(like.ndim)])
+
+
+def norm_of(leaf: jax.Array | Pair) -> jax.Array:
+    """Returns the norm of what one example adds to a parameter for factor 1, not too small.
+
+    Args:
+      leaf: part of its gradient, in float32 at least.
+
+    Returns:
+      The norm, rounding of the sum included.
+    """
+    if not isinstance(leaf, Pair):
+        return _length(leaf)
+    return _length(leaf.left) * _length(leaf.right) * (1 + 3 * ERROR)
+
+
+def _length(array: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.square(array).sum())
+
+
+def _uses(jaxpr: Jaxpr, tracked: dict[Var, int], barred: set[int]) -> Iterator[Use]:
+    """Yields products of parameters with vectors; parameters that are used in any other way are barred."""
+    for eqn in jaxpr.eqns:
+        numbers = [tracked.get(var) if isinstance(var, Var) else None for var in eqn.invars]
+        if all(number is None for number in numbers):
+            continue
+        if eqn.primitive.name == CALL:
+            inner = eqn.params["jaxpr"].jaxpr
+            named = zip(inner.invars, numbers, strict=True)
+            yield from _uses(inner, {var: number for var, number in named if number is not None}, barred)
+            continue
+        place = _place_of_parameter(eqn, numbers)
+        if place is None:
+            barred.update(number for number in numbers if number is not None)
+            continue
+        number, result = numbers[place], eqn.outvars[0].aval
+        assert number is not None
+        yield Use(number, tuple(eqn.params["dimension_numbers"][0][place]), tuple(result.shape), result.dtype)
+    barred.update(tracked[var] for var in jaxpr.outvars if isinstance(var, Var) and var in tracked)
+
+
+def _place_of_parameter(eqn: JaxprEqn, numbers: list[int | None]) -> int | None:
+    """Returns which operand of a product of a parameter with a vector the parameter is; None if it is no such product.
+
+    All axes of the other operand are summed, in the order in which they lie.
+    """
+    if eqn.primitive.name != "dot_general" or None not in numbers:
+        return None
+    place = 0 if numbers[0] is not None else 1
+    summed, together = eqn.params["dimension_numbers"]
+    other = eqn.invars[1 - place].aval
+    plain = not any(together) and tuple(summed[1 - place]) == tuple(range(other.ndim))
+    return place if plain and jnp.issubdtype(other.dtype, jnp.floating) else None
+
+
+def _evaluated(
+    jaxpr: Jaxpr,
+    consts: Sequence[Any],
+    args: Sequence[Any],
+    tracked: dict[Var, int],
+    probes: dict[int, Any],
+    vectors: dict[int, Any],
+) -> list[Any]:
+    """Runs a program. Probes are added to results of products with tracked parameters; the other operands are noted."""
+    known: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+
+    def read(var: Any) -> Any:
+        return var.val if isinstance(var, Literal) else known[var]
+
+    for eqn in jaxpr.eqns:
+        numbers = [tracked.get(var) if isinstance(var, Var) else None for var in eqn.invars]
+        values = [read(var) for var in eqn.invars]
+        if all(number is None for number in numbers):
+            results = _bound(eqn, values)
+        elif eqn.primitive.name == CALL:
+            inner = eqn.params["jaxpr"]
+            named = zip(inner.jaxpr.invars, numbers, strict=True)
+            below = {var: number for var, number in named if number is not None}
+            results = _evaluated(inner.jaxpr, inner.consts, values, below, probes, vectors)
+        else:
+            place = 0 if numbers[0] is not None else 1
+            number = numbers[place]
+            assert number is not None
+            vectors[number] = values[1 - place]
+            results = [_bound(eqn, values)[0] + probes[number]]
+        known.update(zip(eqn.outvars, results, strict=True))
+    return [read(var) for var in jaxpr.outvars]
+
+
+def _bound(eqn: JaxprEqn, values: list[Any]) -> list[Any]:
+    """Runs one equation, as `jax.core.eval_jaxpr` does."""
+    options: Any = eqn.primitive.get_bind_params(eqn.params)
+    functions, options = options if isinstance(options, tuple) else ((), options)  # up to JAX 0.9 there are functions
+    with eqn.ctx.manager:
+        result = eqn.primitive.bind(*functions, *values, **options)
+    return list(result) if eqn.primitive.multiple_results else [result]
