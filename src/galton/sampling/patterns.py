@@ -56,6 +56,37 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
     return level + peaks.sum(axis=0)
 
 
+def log_mean_and_shares(fields: jax.Array, repulsion: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns what `log_mean_pattern` does, and how much of that mean each round has part in, (epochs, samples, bins).
+
+    The forward and the backward recursion; nothing is subtracted in either.
+    """
+    bins, least = fields.shape[-1], float(np.finfo(fields.dtype).tiny)
+    peaks = fields.max(axis=-1)
+    weights = jnp.exp(fields - peaks[..., None]) / bins
+
+    def normalised(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total = jnp.maximum(values.sum(axis=-1), least)
+        return values / total[..., None], jnp.log(total)
+
+    def forward(running: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        weight, matrix = inputs
+        running, level = normalised(jnp.matmul(running, matrix, precision=jax.lax.Precision.HIGHEST) * weight)
+        return running, (running, level)
+
+    def backward(running: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        weight, matrix = inputs
+        running, _ = normalised(jnp.matmul(running * weight, matrix.T, precision=jax.lax.Precision.HIGHEST))
+        return running, running
+
+    start, level = normalised(weights[0])
+    _, (starts, levels) = jax.lax.scan(forward, start, (weights[1:], repulsion))
+    end = jnp.ones_like(start) / bins
+    _, ends = jax.lax.scan(backward, end, (weights[1:], repulsion), reverse=True)
+    shares, _ = normalised(jnp.concatenate((start[None], starts)) * jnp.concatenate((ends, end[None])))
+    return level + levels.sum(axis=0) + peaks.sum(axis=0), shares
+
+
 def uniform_patterns(key: jax.Array, samples: int, epochs: int, bins: int) -> jax.Array:
     """Returns the bins (epochs, samples) of patterns drawn from the prior."""
     return jax.random.randint(key, (epochs, samples), 0, bins)
