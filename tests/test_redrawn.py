@@ -231,6 +231,33 @@ def test_independent_noise_agrees_with_random_allocation(row: dict[str, Any]) ->
     assert error < 0.2 * estimate
 
 
+@pytest.mark.parametrize(("rounds", "bins", "bands"), [(24, 12, 3), (24, 12, 5), (30, 10, 1), (20, 8, 3)])
+def test_short_memory_is_computed_in_short_blocks(rounds: int, bins: int, bands: int) -> None:
+    """Against C written out; the last epoch of one case is partial."""
+    pair = redrawn_pair(banded(rounds, bands, 4), bins, 0.8)
+    matrix = np.zeros((pair.epochs * bins, pair.epochs * bins))
+    matrix[:rounds, :rounds] = banded(rounds, bands, 4).matrix() / banded(rounds, bands, 4).sensitivity(bins) / 0.8
+    points = np.random.default_rng(1).standard_normal((pair.epochs, 3, bins))
+    flat = points.transpose(1, 0, 2).reshape(3, -1)
+    with wide_jax():
+        parts = RedrawnModel(pair).parts()
+        assert parts.own.shape[-1] < bins
+        assert parts.repulsion.shape[-1] < bins
+        fields, _ = parts.fields(points)
+        rows = np.asarray(parts.rows(points))
+        loss, slope = parts.loss_and_slope(points)
+    columns = (np.asarray(fields) + np.asarray(parts.offsets)[:, None]).transpose(1, 0, 2).reshape(3, -1)
+    assert np.allclose(columns, flat @ matrix, rtol=1e-9, atol=1e-9)
+    assert np.allclose(rows.transpose(1, 0, 2).reshape(3, -1), flat @ matrix.T, rtol=1e-9, atol=1e-9)
+    modes = all_modes(banded(rounds, bands, 4), bins) / 0.8
+    modes = np.pad(modes, ((0, 0), (0, pair.epochs * bins - rounds)))
+    products = flat @ modes.T - np.square(modes).sum(axis=1) / 2
+    weights = np.exp(products - products.max(axis=1)[:, None])
+    assert np.allclose(loss, products.max(axis=1) + np.log(weights.mean(axis=1)), rtol=1e-9)
+    expected = weights @ modes / weights.sum(axis=1)[:, None]
+    assert np.allclose(np.asarray(slope).transpose(1, 0, 2).reshape(3, -1), expected, rtol=1e-8, atol=1e-12)
+
+
 # Ranges.
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import InvalidArgument
+from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
 from galton.redrawn import Reach, RedrawnPair
@@ -31,7 +31,9 @@ from galton.sampling.pattern_samplers import (
     PatternTiltedSampler,
 )
 from galton.sampling.patterns import (
+    coarser,
     draw_patterns,
+    finer,
     log_mean_and_shares,
     log_mean_pattern,
     one_hot,
@@ -49,7 +51,16 @@ _NO_UNDERFLOW = 700.0
 
 
 class Mechanism(NamedTuple):
-    """C in force and what follows from it, as JAX arrays in float64."""
+    """C in force and what follows from it, as JAX arrays in float64.
+
+    Attributes:
+      own: C in blocks of an epoch or, if its memory is shorter, of a part of one: rows and columns of the same block.
+      following: rows of the next block.
+      tail: (epochs, bins).
+      offsets: (epochs, bins), half of the energies of the columns, and their products with the tail.
+      repulsion: (epochs - 1, reach, reach), of the last bins of an epoch and the first ones of the next.
+      tail_half: half of the energy of the tail.
+    """
 
     own: jax.Array
     following: jax.Array
@@ -63,37 +74,74 @@ class Mechanism(NamedTuple):
         """Epochs and bins."""
         return self.offsets.shape[0], self.offsets.shape[1]
 
+    def rows(self, counts: jax.Array) -> jax.Array:
+        """Returns C s, for how often each round is in a sum of patterns."""
+        return coarser(to_rows(finer(counts, self.own.shape[-1]), self.own, self.following), self.shape[1])
+
+    def fields(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what each round adds to A_s, and what all patterns share."""
+        columns = to_columns(finer(points, self.own.shape[-1]), self.own, self.following)
+        shared = jnp.einsum("enk,ek->n", points, self.tail, precision=jax.lax.Precision.HIGHEST) - self.tail_half
+        return coarser(columns, self.shape[1]) - self.offsets[:, None], shared
+
     def loss(self, points: jax.Array) -> jax.Array:
         """Returns L = log dP/dQ at points of shape (epochs, samples, bins)."""
-        fields = to_columns(points, self.own, self.following) - self.offsets[:, None]
-        shared = jnp.einsum("enk,ek->n", points, self.tail, precision=jax.lax.Precision.HIGHEST) - self.tail_half
+        fields, shared = self.fields(points)
         return log_mean_pattern(fields, self.repulsion) + shared
 
     def loss_and_slope(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns L and its gradient, the average mode of the patterns given the point."""
-        fields = to_columns(points, self.own, self.following) - self.offsets[:, None]
-        shared = jnp.einsum("enk,ek->n", points, self.tail, precision=jax.lax.Precision.HIGHEST) - self.tail_half
+        fields, shared = self.fields(points)
         level, shares = log_mean_and_shares(fields, self.repulsion)
-        return level + shared, to_rows(shares, self.own, self.following) + self.tail[:, None]
+        return level + shared, self.rows(shares) + self.tail[:, None]
 
     def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
         """Draws modes from the prior."""
         epochs, bins = self.shape
-        counts = one_hot(uniform_patterns(key, samples, epochs, bins), bins)
-        return to_rows(counts, self.own, self.following) + self.tail[:, None]
+        return self.rows(one_hot(uniform_patterns(key, samples, epochs, bins), bins)) + self.tail[:, None]
 
 
 def mechanism(reach: Reach, noise_multiplier: float) -> Mechanism:
     """Returns C in force; call inside `wide_jax()`."""
     square = noise_multiplier**2
+    own, following = shorter_blocks(reach)
+    width = min(reach.bins, max(1, longest_lag(reach)))
     return Mechanism(
-        jnp.asarray(reach.own / noise_multiplier),
-        jnp.asarray(reach.following / noise_multiplier),
+        jnp.asarray(own / noise_multiplier),
+        jnp.asarray(following / noise_multiplier),
         jnp.asarray(reach.tail / noise_multiplier),
         jnp.asarray((reach.energies / 2 + reach.tail_products) / square),
-        jnp.asarray(np.exp(-reach.overlap / square)),
+        jnp.asarray(np.exp(-reach.overlap[:, -width:, :width] / square)),
         jnp.asarray(reach.tail_energy / 2 / square),
     )
+
+
+@lru_cache(maxsize=16)
+def longest_lag(reach: Reach) -> int:
+    """Returns how many rounds after its own the last entry of a column is, at most; the tail aside."""
+    own, following = (np.argwhere(part.any(axis=0)) for part in (reach.own, reach.following))
+    within = int((own[:, 0] - own[:, 1]).max(initial=0))
+    return max(within, int((following[:, 0] - following[:, 1]).max(initial=-reach.bins)) + reach.bins)
+
+
+@lru_cache(maxsize=4)
+def shorter_blocks(reach: Reach) -> tuple[FloatArray, FloatArray]:
+    """Returns C in the shortest blocks, of a width that divides the bins, of which only neighbours interact."""
+    bins, lag = reach.bins, longest_lag(reach)
+    width = next(width for width in range(max(1, lag), bins + 1) if bins % width == 0) if lag < bins else bins
+    if width == bins:
+        return reach.own, reach.following
+    parts, blocks = bins // width, reach.epochs * bins // width
+    own, following = np.zeros((blocks, width, width)), np.zeros((blocks - 1, width, width))
+    for block in range(blocks):
+        epoch, part = divmod(block, parts)
+        columns = slice(part * width, (part + 1) * width)
+        own[block] = reach.own[epoch][columns, columns]
+        if part + 1 < parts:
+            following[block] = reach.own[epoch][(part + 1) * width : (part + 2) * width, columns]
+        elif epoch + 1 < reach.epochs:
+            following[block] = reach.following[epoch][:width, columns]
+    return own, following
 
 
 @lru_cache(maxsize=16)
@@ -308,7 +356,7 @@ class TiltedMechanism(NamedTuple):
         """Draws sums of 1 + `order` modes, each attracted by those before it, and the logarithm of prod F_l."""
         parts = self.mechanism
         counts, log_weight, _ = draw_attracted(key, self.factors, order, samples, 1, self.start)
-        return to_rows(counts, parts.own, parts.following) + (1 + order) * parts.tail[:, None], log_weight
+        return parts.rows(counts) + (1 + order) * parts.tail[:, None], log_weight
 
 
 class RedrawnModel(PatternModel):
