@@ -1,7 +1,8 @@
-"""Bins redrawn in every epoch beside bins drawn once, banded C with cyclic Poisson batches, and independent noise.
+"""Bins redrawn in every epoch beside bins drawn once, min-separation, banded C with cyclic Poisson, and DP-SGD.
 
 For each setting and epsilon: the C of each family optimised under its own participation, the noise calibrated and then
-certified (tau 1.05), prefix RMSE, and how long it all took. Cyclic Poisson takes the best banded Toeplitz C, DP-SGD
+certified (tau 1.05), prefix RMSE, and how long it all took. Min-separation chooses S, which is also the number of its
+bands. Cyclic Poisson takes the best banded Toeplitz C, DP-SGD
 Poisson batches. Cells that are in the results already are not computed again, so that a run can be stopped and goes on:
 
     python benchmarks/redrawn.py                                             everything, then the plots
@@ -35,6 +36,7 @@ OPTIMISED = {
     "redrawn": ("redrawn", "blt:4+scale"),
     "redrawn, 16 bands": ("redrawn", "toeplitz:16+scale"),
     "one draw": ("bins", "toeplitz+scale"),
+    "min-separation": ("min-separation:auto", "toeplitz+scale"),
 }
 """Participation and family of C, optimised, calibrated and certified here."""
 COMPARED = {"cyclic Poisson": "bandmf-cyclic-poisson", "DP-SGD, Poisson": "dpsgd-poisson"}
@@ -44,6 +46,7 @@ STYLES = {
     "redrawn": ("bins redrawn in every epoch, BLT", "C3", "o"),
     "redrawn, 16 bands": ("bins redrawn in every epoch, 16 bands", "C1", "D"),
     "one draw": ("bins drawn once", "C0", "s"),
+    "min-separation": ("min-separation, S chosen", "C2", "P"),
     "cyclic Poisson": ("banded C, cyclic Poisson", "0.4", "v"),
     "DP-SGD, Poisson": ("DP-SGD, Poisson", "0.6", "^"),
 }
@@ -78,13 +81,15 @@ def optimised(name: str, bins: int, epochs: int, epsilon: float) -> dict[str, An
         family, bins, bins * epochs, epsilon, DELTA, participation=participation, options=galton.Options(seed=1)
     )
     searched = begun.since("optimise")
-    pair = find_participation(participation, bins).pair(optimum.strategy, bins).at(optimum.noise_multiplier)
+    way = find_participation(optimum.participation, bins)
+    pair = way.pair(optimum.strategy, bins).at(optimum.noise_multiplier)
     begun = Clock.now()
     with tempfile.TemporaryDirectory() as folder:
         ledger = galton.Ledger(Path(folder) / "attempts.json")
         certificate = galton.certify(pair, epsilon, DELTA, options=galton.Options(seed=2), ledger=ledger)
     return {
-        "family": family,
+        "family": optimum.family,
+        "participation": optimum.participation,
         "rmse": optimum.rmse,
         "noise_multiplier": optimum.noise_multiplier,
         "certified": certificate.accepted,

@@ -30,12 +30,14 @@ from galton.redrawn import Reach, RedrawnPair, redrawn_pair
 from galton.sampling import HalfSpaceSampler, Sampler, TiltedSampler, draws
 from galton.sampling.base import wide_jax
 from galton.sampling.depths import choose_depths, draw_depths
+from galton.sampling.floors import Slopes, lay_floor, measure_floor
 from galton.sampling.pattern_bound import PatternBound
 from galton.sampling.redrawn import (
     RedrawnHalfSpaceSampler,
     RedrawnModel,
     RedrawnPlainSampler,
     RedrawnTiltedSampler,
+    start_of,
 )
 from galton.sampling.toolkits import frozen_estimator
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
@@ -229,6 +231,33 @@ def test_independent_noise_agrees_with_random_allocation(row: dict[str, Any]) ->
     assert error < 0.2 * estimate
 
 
+@pytest.mark.parametrize(("rounds", "bins", "bands"), [(24, 12, 3), (24, 12, 5), (30, 10, 1), (20, 8, 3)])
+def test_short_memory_is_computed_in_short_blocks(rounds: int, bins: int, bands: int) -> None:
+    """Against C written out; the last epoch of one case is partial."""
+    pair = redrawn_pair(banded(rounds, bands, 4), bins, 0.8)
+    matrix = np.zeros((pair.epochs * bins, pair.epochs * bins))
+    matrix[:rounds, :rounds] = banded(rounds, bands, 4).matrix() / banded(rounds, bands, 4).sensitivity(bins) / 0.8
+    points = np.random.default_rng(1).standard_normal((pair.epochs, 3, bins))
+    flat = points.transpose(1, 0, 2).reshape(3, -1)
+    with wide_jax():
+        parts = RedrawnModel(pair).parts()
+        assert parts.own.shape[-1] < bins
+        assert parts.repulsion.shape[-1] < bins
+        fields, _ = parts.fields(points)
+        rows = np.asarray(parts.rows(points))
+        loss, slope = parts.loss_and_slope(points)
+    columns = (np.asarray(fields) + np.asarray(parts.offsets)[:, None]).transpose(1, 0, 2).reshape(3, -1)
+    assert np.allclose(columns, flat @ matrix, rtol=1e-9, atol=1e-9)
+    assert np.allclose(rows.transpose(1, 0, 2).reshape(3, -1), flat @ matrix.T, rtol=1e-9, atol=1e-9)
+    modes = all_modes(banded(rounds, bands, 4), bins) / 0.8
+    modes = np.pad(modes, ((0, 0), (0, pair.epochs * bins - rounds)))
+    products = flat @ modes.T - np.square(modes).sum(axis=1) / 2
+    weights = np.exp(products - products.max(axis=1)[:, None])
+    assert np.allclose(loss, products.max(axis=1) + np.log(weights.mean(axis=1)), rtol=1e-9)
+    expected = weights @ modes / weights.sum(axis=1)[:, None]
+    assert np.allclose(np.asarray(slope).transpose(1, 0, 2).reshape(3, -1), expected, rtol=1e-8, atol=1e-12)
+
+
 # Ranges.
 
 
@@ -279,6 +308,115 @@ def test_no_pattern_beats_a_bound_with_coarse_groups() -> None:
         assert best <= bound <= best * 1.05
 
 
+@pytest.mark.parametrize("order", [1, 3])
+@pytest.mark.parametrize("strategy", slow_after(3, STRATEGIES.values()))
+def test_the_first_pattern_has_the_law_and_the_bound_it_says(strategy: Strategy, order: int) -> None:
+    """Against all patterns written out: the chain's probabilities, and the largest weight of a first pattern."""
+    pair = redrawn_pair(strategy, 4, 0.7)
+    law = PatternBound(pair.reach).first_pattern(0.49, order)
+    with wide_jax():
+        start = start_of(law)
+    first, steps = np.asarray(start.first)[0], np.asarray(start.steps)
+    modes = all_modes(strategy, 4, pair) / 0.7
+    products = modes @ modes.T
+    total, largest = 0.0, -math.inf
+    for index, pattern in enumerate(itertools.product(range(4), repeat=pair.epochs)):
+        probability, log_density = first[pattern[0]] / first.sum(), law.nodes[0, pattern[0]]
+        for epoch, (before, after) in enumerate(itertools.pairwise(pattern)):
+            probability *= steps[epoch][before, after] / steps[epoch][before].sum()
+            log_density += law.nodes[epoch + 1, after] + law.pairs[epoch][before, after]
+        density = probability * 4**pair.epochs
+        assert math.log(density) == pytest.approx(log_density - float(start.log_total), abs=1e-9)
+        total += probability
+        row = products[index] if index < len(products) else products[0]
+        attracted = sum(math.log(np.exp(step * row).mean()) / step for step in range(1, order + 1))
+        largest = max(largest, attracted - math.log(density))
+    assert total == pytest.approx(1)
+    assert largest <= law.log_bound <= 1.02 * largest + 0.02
+    if order == 1:
+        assert math.log(np.exp(products).mean()) <= law.log_bound + 1e-12
+
+
+def test_a_law_of_the_first_pattern_makes_the_range_smaller_where_epochs_overlap() -> None:
+    model = RedrawnModel(redrawn_pair(square_root(256, 8), 32, 0.17))
+    fitted, plain = model.sampled_tilt(12.0), model.best_tilt(12.0)
+    assert fitted.fitted
+    assert fitted.log_range(12.0) < plain.log_range(12.0) - 1
+
+
+# How deep a convex loss falls.
+
+
+def linear(samples: int, seed: int, across: float) -> Slopes:
+    """Observations of a loss that is linear: 0.9 along the average mode and `across` in another direction."""
+    normal = np.random.default_rng(seed).standard_normal(samples)
+    return Slopes(-1.0 + across * normal, np.full(samples, 0.9), np.full(samples, across))
+
+
+@pytest.mark.parametrize("across", [0.3, 1.2])
+def test_a_floor_under_a_linear_loss_is_nearly_what_it_is(across: float) -> None:
+    """L = -1 + 0.9 (w + 2) + across z: what lies above a depth is an integral of normal probabilities."""
+    floor = measure_floor(lay_floor(-2.0, linear(2_000, 1, across)), linear(200_000, 2, across), 1e-9, 0.0)
+    for above, room in ((-2.0, 1.0), (-1.0, 3.0), (-1.9, 5.0)):
+        level = 1.0 - 0.9 * (above + 2.0) + room * across
+        depths = np.linspace(above, 9.0, 40_001)
+        means = level - 1.0 + 0.9 * (depths + 2.0)
+        below = -means / across
+        values = ndtr(below) - np.exp(means + across**2 / 2) * ndtr(below - across)
+        exact = float(np.trapezoid(values * np.exp(-(depths**2) / 2) / math.sqrt(2 * math.pi), depths))
+        assert exact < floor.rest(level, above) < 1.35 * exact
+
+
+def test_the_size_of_a_floor_is_a_confidence_limit() -> None:
+    floor = lay_floor(-2.0, linear(500, 1, 0.5))
+    truth = (-1.0 - floor.levels) / 0.5 - floor.distances  # of all points, those with z at least -truth are in the set
+    wrong = sum((measure_floor(floor, linear(400, seed, 0.5), 0.3, 0.0).alphas > truth).any() for seed in range(2, 302))
+    assert wrong < 0.3 * 300
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    pair = redrawn_pair(square_root(12), 4, 0.5)
+    points = np.random.default_rng(1).standard_normal((3, 5, 4))
+    with wide_jax():
+        parts = RedrawnModel(pair).parts()
+        loss, slope = parts.loss_and_slope(points)
+        assert np.allclose(loss, parts.loss(points), rtol=1e-12)
+        assert np.allclose(slope, jax.grad(lambda points: parts.loss(points).sum())(points), rtol=1e-9)
+
+
+def test_a_floor_makes_the_range_smaller_and_loses_nothing() -> None:
+    """Against all patterns written out; few of them, so that only a claim above delta leaves anything to the floor."""
+    strategy, level, multiplier, claim = identity(16), 12.0, 0.25, 0.02
+    sampler = RedrawnHalfSpaceSampler(redrawn_pair(strategy, 4, multiplier), level)
+    assert sampler.narrows
+    narrower, failure = sampler.measured(5, 1e-6, claim)
+    assert 0.98e-6 < failure < 1e-6
+    assert not narrower.narrows
+    assert narrower.value_range(level) < 0.6 * sampler.value_range(level)
+    written_out = one_draw_sharp(as_gram(all_modes(strategy, 4), multiplier), NOISE, level)
+    exact, exact_error = mean(written_out, level, 30_000, seed=2)
+    estimate, error = mean(narrower, level, 30_000)
+    rest, noise = narrower.lost_delta(level), 5 * math.hypot(error, exact_error)
+    assert estimate - noise <= exact <= estimate + rest + noise
+    assert rest <= 0.2 * claim
+
+
+@SLOW
+@pytest.mark.parametrize(("level", "multiplier"), [(4.0, 0.45), (8.0, 0.3)])
+def test_a_floor_leaves_next_to_nothing_out(level: float, multiplier: float) -> None:
+    sampler = RedrawnHalfSpaceSampler(redrawn_pair(square_root(512, 8), 32, multiplier), level)
+    narrower, _ = sampler.measured(5, 1e-6)
+    assert narrower.value_range(level) < 0.2 * sampler.value_range(level)
+    expected, estimate = mean(sampler, level, 400_000), mean(narrower, level, 100_000, seed=2)
+    assert narrower.lost_delta(level) < 0.02 * estimate[0]
+    assert abs(expected[0] - estimate[0]) < 5 * math.hypot(expected[1], estimate[1]) + 0.02 * estimate[0]
+
+
+def test_a_sampler_that_needs_no_floor_stays_as_it_is() -> None:
+    sampler = RedrawnHalfSpaceSampler(redrawn_pair(square_root(8, 2), 4, 2.0), 1.0)
+    assert sampler.measured(1, 1e-6) == (sampler, 1e-6)
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("level", "multiplier"), slow_after(0, [(4.0, 0.5), (0.5, 1.5)]))
 def test_values_stay_within_the_range(level: float, multiplier: float, direction: Direction) -> None:
@@ -310,21 +448,25 @@ def test_a_half_space_sampler_refuses_a_smaller_epsilon() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spread", "bound", "deep"), slow_after(1, [(0.9, -1.8, -3.7), (0.3, -4.0, -4.0), (3.0, 0.5, -30.0)])
+    ("spread", "bound", "deep", "top"),
+    slow_after(2, [(0.9, -1.8, -3.7, -1.8), (1.5, 0.1, -3.5, -2.5), (0.3, -4.0, -4.0, -4.0), (3.0, 0.5, -30.0, 0.5)]),
 )
-def test_depths_have_the_density_and_the_range_they_say(spread: float, bound: float, deep: float) -> None:
-    """Weighted by 1/q, depths are normal up to the bound; no value c(w) / q(w) exceeds the range, which is tight."""
+def test_depths_have_the_density_and_the_range_they_say(spread: float, bound: float, deep: float, top: float) -> None:
+    """Weighted by 1/q, depths are normal up to the top; no value c(w) / q(w) exceeds the range, which is tight."""
     with wide_jax():
-        depths, value_range = choose_depths(spread, bound, deep)
+        depths, value_range = choose_depths(spread, bound, deep, top)
         depth, log_density = (np.asarray(part) for part in draw_depths(jax.random.key(3), 1 << 16, depths))
     weights = np.exp(-log_density)
-    for level in (bound, bound - 0.2, bound - 0.5, bound - 1.0):
+    for level in (top, top - 0.2, top - 0.5, top - 1.0):
         values = weights * (depth <= level)
         assert abs(values.mean() - ndtr(level)) < 5 * values.std() / math.sqrt(values.size) + 1e-15
-    assert depth.max() <= bound + 1e-9
+    assert depth.max() <= top + 1e-9
     ceiling = -np.expm1(spread * np.minimum(depth - bound, 0.0))
     assert (ceiling * weights).max() <= value_range
-    exact = gaussian(spread**2 / 2 - spread * bound, spread)  # E c(w): the bound without sampling
+    grid = np.linspace(top - 12.0, top, 100_001)  # E c(w) below the top: if that is the bound, what needs no samples
+    exact = float(np.trapezoid(-np.expm1(spread * (grid - bound)) * np.exp(-(grid**2) / 2), grid)) / 2.5066282746
+    if top == bound:
+        assert exact == pytest.approx(gaussian(spread**2 / 2 - spread * bound, spread), rel=1e-4)
     assert exact < value_range < 1.3 * exact
 
 

@@ -488,6 +488,8 @@ def _verify_direction(
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
     sampler = chosen.sampler
     ceiling = direction_upper_bound(pair, direction, epsilon)
+    if ceiling > delta:
+        sampler, failure = sampler.measured(seed, failure, delta)
     value_range = sampler.value_range(epsilon)
     claim = delta - sampler.lost_delta(epsilon)
 

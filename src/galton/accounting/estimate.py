@@ -226,7 +226,7 @@ def direction_delta(
             decided = claim is not None and (high <= claim or low > claim)
             return decided or high - low <= options.rel_width * intervals[0].estimate or high < settled
 
-        (interval,), samples = observe(chosen, [epsilon], failure, seed, options, enough)
+        (interval,), samples = observe(chosen, [epsilon], failure, seed, options, enough, claim)
         reason = chosen.reason
     upper = min(interval.upper, ceiling)
     lower = min(max(interval.lower, floor), upper)
@@ -252,12 +252,13 @@ def observe(
     seed: int,
     options: Options,
     enough: Callable[[Sequence[Interval]], bool],
+    claim: float | None = None,
 ) -> tuple[list[Interval], int]:
     """Runs one sampler and returns an interval for every epsilon, with the number of samples taken.
 
     Every single limit fails with probability at most `failure`. `enough` may stop the run only with a sequence.
     """
-    sampler = chosen.sampler
+    sampler, failure = chosen.sampler.measured(seed, failure, claim)
     budget = options.budget(sampler.order)
 
     def limit(epsilon: float) -> Limit:

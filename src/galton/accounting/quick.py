@@ -10,7 +10,7 @@ from galton.accounting.solve import walk
 from galton.gaussian import gaussian_mu, unamplified_multiplier
 from galton.guarantee import Guarantee
 from galton.pair import DominatingPair
-from galton.sampling.toolkits import blocks_for, frozen_estimator
+from galton.sampling.toolkits import blocks_for, frozen_estimator, toolkit_for
 from galton.threads import one_blas_thread
 
 
@@ -26,11 +26,13 @@ def quick_multiplier(
 ) -> tuple[float, int]:
     """Returns an estimate of the multiplier at which the target is just met, and the number of designs it took.
 
-    Starts at the deterministic bound and walks down on frozen draws. Not a guarantee: `calibrate` checks it.
+    Starts at the deterministic bound, or nearer if more is known, and walks on frozen draws. No guarantee: `calibrate`
+    checks it.
     """
     epsilon = target.epsilon
     bracket = multiplier_bracket(pair, target)
-    guess = min(bracket[1], multiplier_upper_bound(pair, target))
+    usual = toolkit_for(pair).usual_multiplier(pair, epsilon, target.delta)
+    guess = min(bracket[1], max(bracket[0], usual) if usual else multiplier_upper_bound(pair, target))
 
     def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
         fit = derived_seed(seed, f"fit {step}")

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument
+from galton.gaussian import gaussian_mu, unamplified_multiplier
 from galton.guarantee import Guarantee
 from galton.many_bins import pair_of_bins
 from galton.optimization.forms import Form
@@ -94,6 +95,10 @@ class Participation(ABC):
     def sensitivity(self, statistic: FloatArray) -> float:
         """Returns the largest norm of a mode: where the noise level is without amplification."""
 
+    def usual_sigma(self, statistic: FloatArray, guarantee: Guarantee) -> float:
+        """Returns a noise level from which that of the guarantee is found; by default that without amplification."""
+        return unamplified_multiplier(guarantee) * self.sensitivity(statistic)
+
     @abstractmethod
     def pair(self, strategy: Strategy, bins: int) -> DominatingPair:
         """Returns the pair that the noise of the result is calibrated with."""
@@ -152,6 +157,14 @@ class PatternParticipation(Participation):
     def most_weights(self, bins: int, rounds: int) -> int:
         return self.samples(bins, rounds) // 4
 
+    @abstractmethod
+    def mean_mode(self, statistic: FloatArray) -> FloatArray:
+        """Returns the average of all modes."""
+
+    def usual_sigma(self, statistic: FloatArray, guarantee: Guarantee) -> float:
+        mean = float(np.linalg.norm(self.mean_mode(statistic)))
+        return mean / gaussian_mu(guarantee.epsilon, guarantee.delta)
+
 
 class Redrawn(PatternParticipation):
     """Bins redrawn in every epoch: the statistic is C in blocks of an epoch, as `pattern_level.reach_of` reads it."""
@@ -168,6 +181,9 @@ class Redrawn(PatternParticipation):
 
     def sensitivity(self, statistic: FloatArray) -> float:
         return math.sqrt(reach_of(statistic).largest_energy)
+
+    def mean_mode(self, statistic: FloatArray) -> FloatArray:
+        return reach_of(statistic).mean_mode
 
     def pair(self, strategy: Strategy, bins: int) -> DominatingPair:
         return redrawn_pair(strategy, bins)
@@ -202,6 +218,9 @@ class Separated(PatternParticipation):
 
     def sensitivity(self, statistic: FloatArray) -> float:
         return math.sqrt(SeparatedPair(reach_of(statistic), self.bins).largest_energy)
+
+    def mean_mode(self, statistic: FloatArray) -> FloatArray:
+        return SeparatedPair(reach_of(statistic), self.bins).mean_mode
 
     def pair(self, strategy: Strategy, bins: int) -> DominatingPair:
         return separated_pair(strategy, bins, self.separation)

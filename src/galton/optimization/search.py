@@ -13,7 +13,6 @@ from scipy.optimize import OptimizeResult, minimize
 
 from galton.accounting.options import Options, derived_seed
 from galton.errors import FloatArray, GaltonError
-from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Guarantee
 from galton.optimization.noise_level import NoiseLevel, OutsideDesign
 from galton.optimization.problem import NotFinite, Problem
@@ -97,7 +96,7 @@ def design(
 
     log_sigma = guess
     if log_sigma is None:
-        log_sigma = math.log(unamplified_multiplier(target.guarantee) * participation.sensitivity(statistic))
+        log_sigma = math.log(participation.usual_sigma(statistic, target.guarantee))
     for index in range(_APPROACHES if approach else 0):
         step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10, quick).newton_step(statistic, log_sigma)
         log_sigma += step

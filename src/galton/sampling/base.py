@@ -112,6 +112,7 @@ class Sampler(ABC):
       order: log_weight falls by `order` times an increase in loss, so that the slack in loss reaches the weight too.
       least_epsilon: smallest epsilon at which the samples are valid.
       strata: how many losses a sample has; 0 for a single loss that is no average.
+      narrows: whether `measured` can make the range far smaller.
       steepness: by how many times the slack in loss log_weight may be off; `order` unless a sampler says otherwise.
     """
 
@@ -122,6 +123,20 @@ class Sampler(ABC):
     order: int = 0
     least_epsilon: float = 0.0
     strata: int = 0
+    narrows: bool = False
+
+    def measured(self, seed: int, failure: float, claim: float | None = None) -> tuple[Sampler, float]:
+        """Returns a sampler with a smaller range, from samples of its own, and what is left of a failure probability.
+
+        Args:
+          seed: of the samples that will be drawn; those here are independent of them.
+          failure: probability with which all that rests on the samples may be wrong.
+          claim: delta that is to be proved, if there is one.
+
+        Returns:
+          By default this sampler, and all of `failure`.
+        """
+        return self, failure
 
     @property
     def steepness(self) -> int:

@@ -58,6 +58,8 @@ def choose_sampler(pair: DominatingPair, direction: Direction, epsilon: float, r
     value_range = sharp.value_range(epsilon)
     if requested == "tilted":
         return Choice(sharp, f"asked for: {words}, range {value_range:.3g}")
+    if sharp.narrows:
+        return Choice(sharp, f"{words}: range {value_range:.3g}, before it is narrowed by samples that are not rare")
     if value_range * cost < 1.0:
         return Choice(
             sharp, f"{words}: range {value_range:.3g} against 1 for plain, at {cost:.1f} times the cost a sample"

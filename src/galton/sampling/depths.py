@@ -2,7 +2,7 @@
 
 Within {w <= bound}, w standard normal, a value at depth w is at most c(w) = 1 - exp(spread (w - bound)). A staircase of
 half-spaces whose density is at least in proportion to c gives the smallest range; a second one, further down, draws
-more where values are usually large.
+more where values are usually large. Where depths above `top` need not be drawn, the staircase begins there.
 """
 
 from __future__ import annotations
@@ -40,34 +40,36 @@ class Depths(NamedTuple):
     densities: jax.Array
 
 
-def _staircase(spread: float, bound: float) -> tuple[FloatArray, FloatArray, float]:
+def _staircase(spread: float, bound: float, top: float) -> tuple[FloatArray, FloatArray, float]:
     """Probabilities of half-spaces, their heights, and a bound on c(w) / (height of all that hold w)."""
-    step = _STEP / (1 + max(0.0, -bound))
-    masses = ndtr(bound - step * np.arange(_STEPS))
-    levels = -np.expm1(-spread * step * np.arange(1, _STEPS + 1))
+    step = _STEP / (1 + max(0.0, -top))
+    masses = ndtr(top - step * np.arange(_STEPS))
+    levels = -np.expm1(-spread * (bound - top + step * np.arange(1, _STEPS + 1)))
     levels[-1] = 1.0
     heights = np.diff(levels, prepend=0.0)
     largest = float(masses @ heights)
     return masses, heights / largest, largest
 
 
-def choose_depths(spread: float, bound: float, deep: float) -> tuple[Depths, float]:
+def choose_depths(spread: float, bound: float, deep: float, top: float | None = None) -> tuple[Depths, float]:
     """Returns how depths are drawn, and the range of c / density; call inside `wide_jax()`.
 
     Args:
       spread: rounded up.
       bound: of the half-space, in standard deviations; rounded up.
-      deep: below which values are usually large; at most `bound`, any number is valid.
+      deep: below which values are usually large; at most `top`, any number is valid.
+      top: above which no depth is drawn; at most `bound`, its default.
     """
-    masses, heights, largest = _staircase(spread, bound)
-    deep_masses, deep_heights, _ = _staircase(spread, deep)
+    top = bound if top is None else top
+    masses, heights, largest = _staircase(spread, bound, top)
+    deep_masses, deep_heights, _ = _staircase(spread, deep, deep)
     masses = np.concatenate((masses, deep_masses))
     heights = np.concatenate((_SHARE * heights, (1 - _SHARE) * deep_heights))
     order = np.argsort(-masses, kind="stable")
     masses, heights = masses[order], heights[order]
     ends = np.cumsum(masses * heights)
     parts = Depths(jnp.asarray(masses), jnp.asarray(ends / ends[-1]), jnp.asarray(np.cumsum(heights)))
-    return parts, largest / _SHARE * (1 + (1e-9 if bound <= 0 else 1e-5))
+    return parts, largest / _SHARE * (1 + (1e-9 if top <= 0 else 1e-5))
 
 
 def draw_depths(key: jax.Array, samples: int, depths: Depths) -> tuple[jax.Array, jax.Array]:

@@ -7,6 +7,8 @@ convex in l, so that between two points where it is known the chord is a bound.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -40,6 +42,21 @@ def _group_maxima(rows: FloatArray, groups: NDArray[np.intp]) -> FloatArray:
     return np.stack([rows[groups == group].max(axis=0) for group in range(int(groups.max()) + 1)])
 
 
+@dataclass(frozen=True, eq=False)
+class FirstPattern:
+    """A law of the first pattern of a tilt: prior times exp(sum of nodes and pairs).
+
+    Attributes:
+      nodes: (epochs, bins).
+      pairs: (epochs - 1, bins, bins), of neighbouring epochs.
+      log_bound: logarithm of a bound on its normaliser times its part of all F_l, over the density against the prior.
+    """
+
+    nodes: FloatArray
+    pairs: FloatArray
+    log_bound: float
+
+
 class PatternBound(Chords):
     """Upper bounds on Psi for one C."""
 
@@ -68,6 +85,28 @@ class PatternBound(Chords):
         touching = np.flatnonzero(self.reach.overlap.any(axis=(0, 1)))
         return boundary_groups(self.reach.bins, int(touching[-1]) + 1 if touching.size else 0)
 
+    def _log_means(self, strength: float, epoch: int) -> FloatArray:
+        """log E exp(strength * products) in one epoch, by groups of the bins before and after, and its own bin."""
+        reach = self.reach
+        left = right = np.ones((1, reach.bins))
+        if epoch:
+            left = np.exp(strength * _group_maxima(reach.overlap[epoch - 1], self._before))
+        if epoch + 1 < reach.epochs:
+            right = np.exp(strength * _group_maxima(reach.overlap[epoch].T, self._after))
+        own = np.exp(strength * (reach.gram[epoch] + reach.tail_products[epoch]))
+        outer = (left[:, None] * right[None]).reshape(-1, reach.bins)
+        with np.errstate(over="ignore"):  # infinity is a bound
+            means = (outer @ own.T).reshape(left.shape[0], right.shape[0], reach.bins) / reach.bins
+        return np.log(means)
+
+    def _largest_sum(self, terms: Iterable[FloatArray]) -> float:
+        """The largest sum, over patterns, of terms of the epochs as `_log_means` has them: dynamic programming."""
+        best = np.zeros((1, int(self._after.max()) + 1))  # so far: by groups of the last bin, and of the one to come
+        for term in terms:
+            earlier = best[:, self._after].T  # by bin, and by group of the bin before
+            best = _group_maxima((earlier[:, :, None] + term.transpose(2, 0, 1)).max(axis=1), self._before)
+        return float(best.max())
+
     def largest(self, strength: float) -> float:
         """Returns a bound on Psi at one point by dynamic programming over the bins of neighbouring epochs.
 
@@ -77,21 +116,43 @@ class PatternBound(Chords):
         reach = self.reach
         if strength * self._largest_entry > _LARGEST:
             return math.inf
-        nothing = np.ones((1, reach.bins))
-        best = np.zeros((1, int(self._after.max()) + 1))  # so far: by groups of the last bin, and of the one to come
-        for epoch in range(reach.epochs):
-            left = right = nothing
-            if epoch:
-                left = np.exp(strength * _group_maxima(reach.overlap[epoch - 1], self._before))
-            if epoch + 1 < reach.epochs:
-                right = np.exp(strength * _group_maxima(reach.overlap[epoch].T, self._after))
-            own = np.exp(strength * (reach.gram[epoch] + reach.tail_products[epoch]))
-            outer = (left[:, None] * right[None]).reshape(-1, reach.bins)
-            with np.errstate(over="ignore"):  # infinity is a bound
-                means = (outer @ own.T).reshape(left.shape[0], right.shape[0], reach.bins) / reach.bins
-            earlier = best[:, self._after].T  # by bin, and by group of the bin before
-            values = (earlier[:, :, None] + np.log(means).transpose(2, 0, 1)).max(axis=1)
-            values += strength * reach.tail_products[epoch][:, None]
-            best = _group_maxima(values, self._before)
-        bound = float(best.max()) + strength * reach.tail_energy
+        bound = self._largest_sum(
+            self._log_means(strength, epoch) + strength * reach.tail_products[epoch] for epoch in range(reach.epochs)
+        )
+        bound += strength * reach.tail_energy
         return bound + 1e-9 * (1 + abs(bound))
+
+    def first_pattern(self, square: float, order: int) -> FirstPattern:
+        """Returns a law of the first pattern under which its share of the range is nearly the same for all patterns.
+
+        Args:
+          square: of the noise multiplier.
+          order: of the tilt.
+        """
+        reach = self.reach
+        strengths = np.arange(1, order + 1) / square
+        if strengths[-1] * self._largest_entry > _LARGEST:
+            return FirstPattern(np.zeros((0, 0)), np.zeros((0, 0, 0)), math.inf)
+        nodes = np.zeros((reach.epochs, reach.bins))
+        pairs = np.zeros((max(0, reach.epochs - 1), reach.bins, reach.bins))
+        excesses = []
+        for epoch in range(reach.epochs):
+            term = sum(self._log_means(strength, epoch) / (1 + index) for index, strength in enumerate(strengths))
+            term = term + order / square * reach.tail_products[epoch]
+            alone, before, after = term[-1, -1], term[:, -1], term[-1]
+            nodes[epoch] = alone
+            if epoch:
+                pairs[epoch - 1] += (before - alone)[self._before]
+            if epoch + 1 < reach.epochs:
+                pairs[epoch] += (after - alone)[self._after].T
+            excesses.append(term - before[:, None] - after[None] + alone)
+        bound = self._largest_sum(excesses) + order / square * reach.tail_energy
+        total, ahead = 0.0, np.zeros(reach.bins)
+        for epoch in range(reach.epochs - 1, -1, -1):
+            fields = nodes[epoch] + ahead
+            ahead, peak = pairs[epoch - 1] + fields, float(fields.max())
+            total = peak + math.log(float(np.exp(fields - peak).mean()))
+            peaks = ahead.max(axis=1)
+            ahead = peaks + np.log(np.exp(ahead - peaks[:, None]).mean(axis=1))
+        bound += total
+        return FirstPattern(nodes, pairs, bound + 1e-8 * (1 + abs(bound)))

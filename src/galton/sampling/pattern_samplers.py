@@ -7,6 +7,7 @@ float64.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import log_ndtr
 
 from galton.errors import FloatArray, InvalidArgument, count
 from galton.gaussian import gaussian_delta
@@ -25,6 +27,7 @@ from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, wide_jax
 from galton.sampling.depths import DEPTHS_LOST, Depths, choose_depths, draw_depths
+from galton.sampling.floors import Floor, Slopes, lay_floor, measure_floor, usual_depths
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST, SHALLOW_LOST, SHALLOWEST
 from galton.sampling.normals import standard_normals
 from galton.sampling.slack import choose_dtype
@@ -34,6 +37,20 @@ HOPELESS = 1e6
 """Slack in epsilon where float64 cannot tell: every limit is then trivial, and valid."""
 _BLOCK = 1 << 20
 """Normals drawn at a time."""
+_BEYOND_CHUNKS = 1 << 31
+"""Chunks are numbered from 0; those from here on are of samples that measure, and of no others."""
+_MEASURES = 5
+"""Chunks that measure: with the first a floor is laid, the others say how large it is."""
+_HIGHER = 1.0
+"""A floor is laid so far above the depth where the loss is -epsilon on average."""
+_WORTH = math.log(100)
+"""A floor is laid where the half-space is so much larger than what lies below that depth."""
+_FLOOR_FAILURE = 0.01
+"""Share of a failure probability that the floor has."""
+_REST, _REST_OF_CLAIM = 0.01, 0.2
+"""How much of delta, about, may be left to what is known of the floor; and of what a claim has to spare."""
+_ROUGH = 1e-2
+"""With a larger slack, no floor is laid."""
 _SHALLOWER = 0.3
 """Samples of the half-space are often drawn from so far above the depth where the loss is -epsilon on average."""
 
@@ -48,6 +65,9 @@ class Parts(Protocol):
     def loss(self, points: jax.Array) -> jax.Array:
         """Returns L = log dP/dQ."""
 
+    def loss_and_slope(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns L and its gradient, the average mode of the patterns given the point; where the model has it."""
+
     def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
         """Draws modes from the prior."""
 
@@ -61,10 +81,11 @@ class TiltedParts(Parts, Protocol):
 
 @dataclass(frozen=True)
 class PatternTilt:
-    """The order t of a tilt, and the logarithm of a bound on exp(t eps) V."""
+    """The order t of a tilt, the logarithm of a bound on exp(t eps) V; and if a law is fitted to its first pattern."""
 
     order: int
     log_bound: float
+    fitted: bool = False
 
     def log_range(self, epsilon: float) -> float:
         """Returns log R_t, the range of V at this epsilon and by itself an upper bound on delta."""
@@ -97,8 +118,10 @@ class PatternModel(ABC):
       largest: bound on the norms of all modes.
       mean_mode: (blocks, width), the average of all modes.
       mean_energy: the average of their squared norms.
+      sloped: whether the gradient of the loss is available.
     """
 
+    sloped: ClassVar[bool] = False
     shape: tuple[int, int]
     largest: float
     mean_mode: FloatArray
@@ -113,8 +136,8 @@ class PatternModel(ABC):
         """Returns C in force; call inside `wide_jax()`."""
 
     @abstractmethod
-    def tilted_parts(self, order: int) -> TiltedParts:
-        """Returns C in force, for tilts of this order; call inside `wide_jax()`."""
+    def tilted_parts(self, tilt: PatternTilt) -> TiltedParts:
+        """Returns C in force, for this tilt; call inside `wide_jax()`."""
 
     @abstractmethod
     def slack(self, order: int, dtype: str, moved: float = 0.0) -> Slack:
@@ -256,7 +279,7 @@ class PatternTiltedSampler(Sampler):
         self.slack = slack(self.dtype)
         self.layout = model.layout(4)
         with wide_jax():
-            self._parts = model.tilted_parts(self.order)
+            self._parts = model.tilted_parts(self.tilt)
 
     def _range_at(self, epsilon: float) -> float:
         return math.exp(min(self.tilt.log_range(epsilon), 700.0))
@@ -285,7 +308,7 @@ class PatternHalfSpaceSampler(Sampler):
     """Draws noise within the half-space outside of which the value is zero, more of it where values are large.
 
     Depths are drawn by `choose_depths`; any `deep` is valid, and changes the variance only. It is not valid below
-    `least_epsilon`, the epsilon given.
+    `least_epsilon`, the epsilon given. Once measured, depths above `top` are not drawn: a floor bounds what they add.
     """
 
     name: ClassVar[str] = "half-space"
@@ -307,20 +330,80 @@ class PatternHalfSpaceSampler(Sampler):
 
         self.dtype = dtype or choose_dtype(slack, max(1, round(-deep / space.spread)))
         self.slack = slack(self.dtype)
+        self._measuring = slack("float64")
         self.layout = model.layout(4)
+        self._spread, self._bound, self._deep = space.spread * (1 + 1e-9), bound, deep
+        self._usual = max(space.usual_depth, -FARTHEST)
+        larger = float(log_ndtr(bound) - log_ndtr(self._usual))
+        self.narrows = model.sloped and larger > _WORTH and self._measuring.epsilon < _ROUGH
+        self._floor: Floor | None = None
+        self._top = bound
         with wide_jax():
-            self._depths, self._range = choose_depths(space.spread * (1 + 1e-9), bound, deep)
+            self._depths, self._range = choose_depths(self._spread, bound, deep)
             self._parts = model.parts()
             self._along = jnp.asarray(space.along)
 
     def _range_at(self, epsilon: float) -> float:
         return self._range
 
+    def lost_delta(self, epsilon: float) -> float:
+        rest = 0.0 if self._floor is None else self._floor.rest(epsilon, self._top)
+        return super().lost_delta(epsilon) + rest
+
+    def measured(self, seed: int, failure: float, claim: float | None = None) -> tuple[Sampler, float]:
+        """Lays a floor, and draws no depth from where on the floor bounds nearly all that is left (math.md, 10.14)."""
+        if not self.narrows:
+            return self, failure
+        depth, epsilon = min(self._usual + _HIGHER, self._bound), self.least_epsilon
+        pilot, *others = (self._slopes(seed, index, depth) for index in range(_MEASURES))
+        fresh = Slopes(*(np.concatenate(parts) for parts in zip(*map(_each, others), strict=True)))
+        spent = failure * _FLOOR_FAILURE
+        floor = measure_floor(lay_floor(depth, pilot), fresh, spent, self._measuring.lost)
+        usual, deep = usual_depths(depth, pilot, epsilon)
+        allowed = max(_REST * usual, _REST_OF_CLAIM * ((claim or 0.0) - 2 * usual))
+        narrower = copy.copy(self)
+        narrower.narrows = False
+        low, high = depth, self._bound
+        for _ in range(12):
+            middle = (low + high) / 2
+            low, high = (low, middle) if floor.rest(epsilon, middle) <= allowed else (middle, high)
+        if high < self._bound:
+            narrower._floor, narrower._top = floor, high
+            with wide_jax():
+                deep = min(max(deep, -FARTHEST), high)
+                narrower._depths, narrower._range = choose_depths(self._spread, self._bound, deep, high)
+        return narrower, failure - spent
+
+    def _slopes(self, seed: int, index: int, depth: float) -> Slopes:
+        """Bounds on L and on its gradient at points of one depth: an error of the slack in every m_s.x."""
+        with wide_jax():
+            keys = block_keys(seed, self.direction, _BEYOND_CHUNKS + index, 1)
+            sums = _losses_and_slopes(keys[0], self._parts, self._along, depth, self.layout)
+            loss, along, norm = (np.asarray(part) for part in sums)
+        error = 4 * self._measuring.epsilon
+        across = np.square(norm) * math.exp(2 * error) - np.square(along) * math.exp(-2 * error)
+        return Slopes(loss - error, along * math.exp(-error), np.sqrt(np.maximum(across, 0.0)))
+
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             keys = block_keys(seed, self.direction, index, self.layout.blocks)
             loss, log_weight = _half_space_losses(keys, self._parts, self._along, self._depths, self.dtype, self.layout)
             return Draw(np.asarray(loss), np.asarray(log_weight))
+
+
+def _each(slopes: Slopes) -> tuple[FloatArray, FloatArray, FloatArray]:
+    return slopes.loss, slopes.along, slopes.across
+
+
+@partial(jax.jit, static_argnames=("layout",))
+def _losses_and_slopes(
+    key: jax.Array, parts: Any, along: jax.Array, depth: float, layout: Layout
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    points = _normals(key, layout.block, parts.shape, "float64")
+    current = jnp.einsum("enk,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
+    loss, slope = parts.loss_and_slope(points + (depth - current)[:, None] * along[:, None])
+    inner = jnp.einsum("enk,ek->n", slope, along, precision=jax.lax.Precision.HIGHEST)
+    return loss, inner, jnp.sqrt(jnp.square(slope).sum(axis=(0, 2)))
 
 
 @partial(jax.jit, static_argnames=("dtype", "layout"))

@@ -27,6 +27,40 @@ def to_rows(counts: jax.Array, own: jax.Array, following: jax.Array) -> jax.Arra
     return rows + jnp.pad(across, ((1, 0), (0, 0), (0, 0)))
 
 
+def finer(values: jax.Array, width: int) -> jax.Array:
+    """Cuts blocks (epochs, samples, bins) into shorter ones, of a width that divides the bins."""
+    epochs, samples, bins = values.shape
+    if width == bins:
+        return values
+    cut = values.reshape(epochs, samples, bins // width, width).transpose(0, 2, 1, 3)
+    return cut.reshape(epochs * (bins // width), samples, width)
+
+
+def coarser(values: jax.Array, bins: int) -> jax.Array:
+    """Undoes `finer`."""
+    blocks, samples, width = values.shape
+    if width == bins:
+        return values
+    joined = values.reshape(blocks * width // bins, bins // width, samples, width).transpose(0, 2, 1, 3)
+    return joined.reshape(blocks * width // bins, samples, bins)
+
+
+def _onwards(running: jax.Array, corner: jax.Array) -> jax.Array:
+    """Sums over the bin of one epoch, for each bin of the next: only the last bins repel the first ones."""
+    width, bins = corner.shape[0], running.shape[-1]
+    near = jnp.matmul(running[:, bins - width :], corner, precision=jax.lax.Precision.HIGHEST)
+    if width == bins:
+        return near
+    far = running[:, : bins - width].sum(axis=-1)
+    whole = far + running[:, bins - width :].sum(axis=-1)
+    return jnp.concatenate((far[:, None] + near, jnp.broadcast_to(whole[:, None], (len(far), bins - width))), axis=-1)
+
+
+def _backwards(running: jax.Array, corner: jax.Array) -> jax.Array:
+    """Sums over the bin of the next epoch, for each bin of this one."""
+    return _onwards(running[:, ::-1], corner.T[::-1, ::-1])[:, ::-1]
+
+
 def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
     """Returns log E_s exp(sum of the fields of a pattern's rounds) * (products of `repulsion` over its neighbours).
 
@@ -35,7 +69,8 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
 
     Args:
       fields: (epochs, samples, bins).
-      repulsion: (epochs - 1, bins, bins), exp(-overlap).
+      repulsion: (epochs - 1, width, width), exp(-overlap) of the last bins of an epoch and the first ones of the next;
+        others do not overlap.
     """
     bins, least = fields.shape[-1], float(np.finfo(fields.dtype).tiny)
     peaks = fields.max(axis=-1)
@@ -46,7 +81,7 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
     ) -> tuple[tuple[jax.Array, jax.Array], None]:
         running, level = state
         weight, matrix = inputs
-        running = jnp.matmul(running, matrix, precision=jax.lax.Precision.HIGHEST) * weight
+        running = _onwards(running, matrix) * weight
         total = jnp.maximum(running.sum(axis=-1), least)  # zero only where the slack is hopeless anyway
         return (running / total[:, None], level + jnp.log(total)), None
 
@@ -54,6 +89,37 @@ def log_mean_pattern(fields: jax.Array, repulsion: jax.Array) -> jax.Array:
     start = (weights[0] / total[:, None], jnp.log(total))
     (_, level), _ = jax.lax.scan(advance, start, (weights[1:], repulsion))
     return level + peaks.sum(axis=0)
+
+
+def log_mean_and_shares(fields: jax.Array, repulsion: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns what `log_mean_pattern` does, and how much of that mean each round has part in, (epochs, samples, bins).
+
+    The forward and the backward recursion; nothing is subtracted in either.
+    """
+    bins, least = fields.shape[-1], float(np.finfo(fields.dtype).tiny)
+    peaks = fields.max(axis=-1)
+    weights = jnp.exp(fields - peaks[..., None]) / bins
+
+    def normalised(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total = jnp.maximum(values.sum(axis=-1), least)
+        return values / total[..., None], jnp.log(total)
+
+    def forward(running: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        weight, matrix = inputs
+        running, level = normalised(_onwards(running, matrix) * weight)
+        return running, (running, level)
+
+    def backward(running: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        weight, matrix = inputs
+        running, _ = normalised(_backwards(running * weight, matrix))
+        return running, running
+
+    start, level = normalised(weights[0])
+    _, (starts, levels) = jax.lax.scan(forward, start, (weights[1:], repulsion))
+    end = jnp.ones_like(start) / bins
+    _, ends = jax.lax.scan(backward, end, (weights[1:], repulsion), reverse=True)
+    shares, _ = normalised(jnp.concatenate((start[None], starts)) * jnp.concatenate((ends, end[None])))
+    return level + levels.sum(axis=0) + peaks.sum(axis=0), shares
 
 
 def uniform_patterns(key: jax.Array, samples: int, epochs: int, bins: int) -> jax.Array:

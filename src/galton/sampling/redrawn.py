@@ -6,19 +6,20 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count as numbers
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import InvalidArgument
+from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
 from galton.redrawn import Reach, RedrawnPair
 from galton.sampling.base import Slack
+from galton.sampling.kernels import categorical
 from galton.sampling.normals import ERROR, lost_probability
-from galton.sampling.pattern_bound import PatternBound
+from galton.sampling.pattern_bound import FirstPattern, PatternBound
 from galton.sampling.pattern_samplers import (
     HOPELESS,
     MAX_ORDER,
@@ -26,17 +27,40 @@ from galton.sampling.pattern_samplers import (
     PatternHalfSpaceSampler,
     PatternModel,
     PatternPlainSampler,
+    PatternTilt,
     PatternTiltedSampler,
 )
-from galton.sampling.patterns import draw_patterns, log_mean_pattern, one_hot, to_columns, to_rows, uniform_patterns
+from galton.sampling.patterns import (
+    coarser,
+    draw_patterns,
+    finer,
+    log_mean_and_shares,
+    log_mean_pattern,
+    one_hot,
+    to_columns,
+    to_rows,
+    uniform_patterns,
+)
 from galton.sampling.slack import UNLIKELY, norm_bound
 
+_MOST_FITTED = 6
+"""With tilts of larger orders the first pattern matters little, and is drawn from the prior."""
+_NEARLY = math.log(2.5)
 _NO_UNDERFLOW = 700.0
 """Fields of an epoch that differ by less than this never underflow when they are exponentiated."""
 
 
 class Mechanism(NamedTuple):
-    """C in force and what follows from it, as JAX arrays in float64."""
+    """C in force and what follows from it, as JAX arrays in float64.
+
+    Attributes:
+      own: C in blocks of an epoch or, if its memory is shorter, of a part of one: rows and columns of the same block.
+      following: rows of the next block.
+      tail: (epochs, bins).
+      offsets: (epochs, bins), half of the energies of the columns, and their products with the tail.
+      repulsion: (epochs - 1, reach, reach), of the last bins of an epoch and the first ones of the next.
+      tail_half: half of the energy of the tail.
+    """
 
     own: jax.Array
     following: jax.Array
@@ -50,36 +74,86 @@ class Mechanism(NamedTuple):
         """Epochs and bins."""
         return self.offsets.shape[0], self.offsets.shape[1]
 
+    def rows(self, counts: jax.Array) -> jax.Array:
+        """Returns C s, for how often each round is in a sum of patterns."""
+        return coarser(to_rows(finer(counts, self.own.shape[-1]), self.own, self.following), self.shape[1])
+
+    def fields(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what each round adds to A_s, and what all patterns share."""
+        columns = to_columns(finer(points, self.own.shape[-1]), self.own, self.following)
+        shared = jnp.einsum("enk,ek->n", points, self.tail, precision=jax.lax.Precision.HIGHEST) - self.tail_half
+        return coarser(columns, self.shape[1]) - self.offsets[:, None], shared
+
     def loss(self, points: jax.Array) -> jax.Array:
         """Returns L = log dP/dQ at points of shape (epochs, samples, bins)."""
-        fields = to_columns(points, self.own, self.following) - self.offsets[:, None]
-        shared = jnp.einsum("enk,ek->n", points, self.tail, precision=jax.lax.Precision.HIGHEST) - self.tail_half
+        fields, shared = self.fields(points)
         return log_mean_pattern(fields, self.repulsion) + shared
+
+    def loss_and_slope(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns L and its gradient, the average mode of the patterns given the point."""
+        fields, shared = self.fields(points)
+        level, shares = log_mean_and_shares(fields, self.repulsion)
+        return level + shared, self.rows(shares) + self.tail[:, None]
 
     def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
         """Draws modes from the prior."""
         epochs, bins = self.shape
-        counts = one_hot(uniform_patterns(key, samples, epochs, bins), bins)
-        return to_rows(counts, self.own, self.following) + self.tail[:, None]
+        return self.rows(one_hot(uniform_patterns(key, samples, epochs, bins), bins)) + self.tail[:, None]
 
 
 def mechanism(reach: Reach, noise_multiplier: float) -> Mechanism:
     """Returns C in force; call inside `wide_jax()`."""
     square = noise_multiplier**2
+    own, following = shorter_blocks(reach)
+    width = min(reach.bins, max(1, longest_lag(reach)))
     return Mechanism(
-        jnp.asarray(reach.own / noise_multiplier),
-        jnp.asarray(reach.following / noise_multiplier),
+        jnp.asarray(own / noise_multiplier),
+        jnp.asarray(following / noise_multiplier),
         jnp.asarray(reach.tail / noise_multiplier),
         jnp.asarray((reach.energies / 2 + reach.tail_products) / square),
-        jnp.asarray(np.exp(-reach.overlap / square)),
+        jnp.asarray(np.exp(-reach.overlap[:, -width:, :width] / square)),
         jnp.asarray(reach.tail_energy / 2 / square),
     )
+
+
+@lru_cache(maxsize=16)
+def longest_lag(reach: Reach) -> int:
+    """Returns how many rounds after its own the last entry of a column is, at most; the tail aside."""
+    own, following = (np.argwhere(part.any(axis=0)) for part in (reach.own, reach.following))
+    within = int((own[:, 0] - own[:, 1]).max(initial=0))
+    return max(within, int((following[:, 0] - following[:, 1]).max(initial=-reach.bins)) + reach.bins)
+
+
+@lru_cache(maxsize=4)
+def shorter_blocks(reach: Reach) -> tuple[FloatArray, FloatArray]:
+    """Returns C in the shortest blocks, of a width that divides the bins, of which only neighbours interact."""
+    bins, lag = reach.bins, longest_lag(reach)
+    width = next(width for width in range(max(1, lag), bins + 1) if bins % width == 0) if lag < bins else bins
+    if width == bins:
+        return reach.own, reach.following
+    parts, blocks = bins // width, reach.epochs * bins // width
+    own, following = np.zeros((blocks, width, width)), np.zeros((blocks - 1, width, width))
+    for block in range(blocks):
+        epoch, part = divmod(block, parts)
+        columns = slice(part * width, (part + 1) * width)
+        own[block] = reach.own[epoch][columns, columns]
+        if part + 1 < parts:
+            following[block] = reach.own[epoch][(part + 1) * width : (part + 2) * width, columns]
+        elif epoch + 1 < reach.epochs:
+            following[block] = reach.following[epoch][:width, columns]
+    return own, following
 
 
 @lru_cache(maxsize=16)
 def pattern_bound(reach: Reach) -> PatternBound:
     """Returns the bound for this C, whose points are kept as long as it is in use."""
     return PatternBound(reach)
+
+
+@lru_cache(maxsize=4)
+def first_pattern(reach: Reach, noise_multiplier: float, order: int) -> FirstPattern:
+    """Returns the law of the first pattern of a tilt, which takes a moment to fit."""
+    return pattern_bound(reach).first_pattern(noise_multiplier**2, order)
 
 
 def usual_order(pair: RedrawnPair, epsilon: float) -> int:
@@ -166,14 +240,71 @@ def attraction(reach: Reach, noise_multiplier: float) -> Attraction:
     )
 
 
+class Start(NamedTuple):
+    """How the first pattern is drawn, bin by bin: a chain of epochs.
+
+    Attributes:
+      first: (1, bins), weights of the bins of the first epoch.
+      steps: (epochs - 1, bins, bins), weights of the next bin (last index) given one.
+      nodes: (epochs, bins), and
+      pairs: (epochs - 1, bins, bins): the logarithm of the density against the prior is a sum of these, less
+      log_total: the logarithm of what that sum is normalised by.
+    """
+
+    first: jax.Array
+    steps: jax.Array
+    nodes: jax.Array
+    pairs: jax.Array
+    log_total: jax.Array
+
+
+def start_of(law: FirstPattern) -> Start:
+    """Returns how to draw from a law; call inside `wide_jax()`. Weights of a bin are divided by their largest."""
+    epochs, bins = law.nodes.shape
+    steps, log_total, ahead = np.empty_like(law.pairs), 0.0, np.ones(bins)
+    for epoch in range(epochs - 1, -1, -1):
+        peak = float(law.nodes[epoch].max())
+        weights = np.exp(law.nodes[epoch] - peak) * ahead
+        log_total += peak
+        if epoch:
+            peak = float(law.pairs[epoch - 1].max())
+            steps[epoch - 1] = np.exp(law.pairs[epoch - 1] - peak) * weights
+            ahead = steps[epoch - 1].mean(axis=1)
+            log_total += peak
+    log_total += math.log(float(weights.mean()))
+    return Start(
+        jnp.asarray(weights[None]),
+        jnp.asarray(steps),
+        jnp.asarray(law.nodes),
+        jnp.asarray(law.pairs),
+        jnp.asarray(log_total),
+    )
+
+
+def draw_start(key: jax.Array, start: Start, samples: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the bins (epochs, samples) of patterns drawn from a law, and the logarithms of prior over law."""
+    epochs = start.nodes.shape[0]
+    uniform = jax.random.uniform(key, (epochs, samples), jnp.float64)
+    begin, _ = categorical(jnp.broadcast_to(start.first, (samples, start.first.shape[1])), uniform[0])
+
+    def step(chosen: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        weights, pairs, uniform = inputs
+        following, _ = categorical(weights[chosen], uniform)
+        return following, (following, pairs[chosen, following])
+
+    _, (later, pairs) = jax.lax.scan(step, begin, (start.steps, start.pairs, uniform[1:]))
+    chosen = jnp.concatenate((begin[None], later))
+    return chosen, start.log_total - start.nodes[jnp.arange(epochs)[:, None], chosen].sum(axis=0) - pairs.sum(axis=0)
+
+
 def draw_attracted(
-    key: jax.Array, factors: Attraction, order: jax.Array | int, samples: int, most: int
+    key: jax.Array, factors: Attraction, order: jax.Array | int, samples: int, most: int, start: Start | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Draws 1 + `order` patterns a sample, each attracted by those before it.
+    """Draws 1 + `order` patterns a sample, each attracted by those before it; the first from the prior, or by `start`.
 
     Returns:
-      How often each round was drawn, (epochs, samples, bins); the logarithm of prod F_l; and the bins of the first
-      `most` patterns, at least 1, (most, epochs, samples).
+      How often each round was drawn, (epochs, samples, bins); the logarithm of prod F_l, and of prior over law of the
+      first pattern; and the bins of the first `most` patterns, at least 1, (most, epochs, samples).
     """
     epochs, bins = factors.tail_products.shape
     first, rest = jax.random.split(key)
@@ -190,11 +321,14 @@ def draw_attracted(
         kept = kept.at[index].set(chosen, mode="drop")
         return chosen, counts + one_hot(chosen, bins), weights / means[..., None], level, log_weight + level, kept
 
-    chosen = uniform_patterns(first, samples, epochs, bins)
-    kept = jnp.zeros((most, epochs, samples), chosen.dtype).at[0].set(chosen)
     nothing = jnp.zeros(samples)
-    start = (chosen, one_hot(chosen, bins), jnp.ones((epochs, samples, bins)), nothing, nothing, kept)
-    _, counts, _, _, log_weight, kept = jax.lax.fori_loop(1, order + 1, extend, start)
+    if start is None:
+        chosen, log_weight = uniform_patterns(first, samples, epochs, bins), nothing
+    else:
+        chosen, log_weight = draw_start(first, start, samples)
+    kept = jnp.zeros((most, epochs, samples), chosen.dtype).at[0].set(chosen)
+    begin = (chosen, one_hot(chosen, bins), jnp.ones((epochs, samples, bins)), nothing, log_weight, kept)
+    _, counts, _, _, log_weight, kept = jax.lax.fori_loop(1, order + 1, extend, begin)
     return counts, log_weight, kept
 
 
@@ -203,6 +337,7 @@ class TiltedMechanism(NamedTuple):
 
     mechanism: Mechanism
     factors: Attraction
+    start: Start | None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -220,12 +355,14 @@ class TiltedMechanism(NamedTuple):
     def draw_modes(self, key: jax.Array, order: jax.Array, samples: int) -> tuple[jax.Array, jax.Array]:
         """Draws sums of 1 + `order` modes, each attracted by those before it, and the logarithm of prod F_l."""
         parts = self.mechanism
-        counts, log_weight, _ = draw_attracted(key, self.factors, order, samples, 1)
-        return to_rows(counts, parts.own, parts.following) + (1 + order) * parts.tail[:, None], log_weight
+        counts, log_weight, _ = draw_attracted(key, self.factors, order, samples, 1, self.start)
+        return parts.rows(counts) + (1 + order) * parts.tail[:, None], log_weight
 
 
 class RedrawnModel(PatternModel):
     """Bins redrawn in every epoch: a block is an epoch."""
+
+    sloped: ClassVar[bool] = True
 
     def __init__(self, pair: RedrawnPair) -> None:
         self._pair = pair
@@ -240,8 +377,35 @@ class RedrawnModel(PatternModel):
     def parts(self) -> Mechanism:
         return mechanism(self._pair.reach, self._pair.noise_multiplier)
 
-    def tilted_parts(self, order: int) -> TiltedMechanism:
-        return TiltedMechanism(self.parts(), attraction(self._pair.reach, self._pair.noise_multiplier))
+    def tilted_parts(self, tilt: PatternTilt) -> TiltedMechanism:
+        start = start_of(self._first_pattern(tilt.order)) if tilt.fitted else None
+        return TiltedMechanism(self.parts(), attraction(self._pair.reach, self._pair.noise_multiplier), start)
+
+    def _first_pattern(self, order: int) -> FirstPattern:
+        return first_pattern(self._pair.reach, self._pair.noise_multiplier, order)
+
+    def tilt(self, order: int) -> PatternTilt:
+        """Returns the tilt of this order; the first pattern is drawn by a law fitted to it if that is better."""
+        plain = super().tilt(order)
+        if order > _MOST_FITTED:
+            return plain
+        bound, square = pattern_bound(self._pair.reach), self._pair.noise_multiplier**2
+        shape = order * math.log(order) - (1 + order) * math.log(1 + order)
+        others = sum(bound(step / square) * (step - 1) / step for step in range(2, order + 1))
+        total = self._first_pattern(order).log_bound + others + self._margin(order)
+        return PatternTilt(order, shape + total, fitted=True) if shape + total < plain.log_bound else plain
+
+    def sampled_tilt(self, epsilon: float) -> PatternTilt:
+        """Returns a tilt with nearly the smallest range, of the largest order: values of a larger order vary less.
+
+        Laws of the first pattern are fitted where the order is small.
+        """
+        plain = self.best_tilt(epsilon)
+        if plain.order > _MOST_FITTED:
+            return plain
+        tilts = [self.tilt(order) for order in range(1, plain.order + 3)]
+        least = min(tilt.log_range(epsilon) for tilt in tilts)
+        return [tilt for tilt in tilts if tilt.log_range(epsilon) <= least + _NEARLY][-1]
 
     def slack(self, order: int, dtype: str, moved: float = 0.0) -> Slack:
         """docs/math.md, section 10.5."""
@@ -260,13 +424,16 @@ class RedrawnModel(PatternModel):
 
     def lost_choices(self, order: int) -> float:
         epochs, bins = self.shape
-        return 8 * epochs * (order + 1) * (bins + 4 * order + 16) * ROUNDOFF
+        exponents = 3 * order * self.largest**2
+        return 8 * (epochs * (order + 1) * (bins + 4 * order + 16) + epochs * exponents) * ROUNDOFF
 
     def attraction(self) -> Iterator[tuple[float, float]]:
         bound, square = pattern_bound(self._pair.reach), self._pair.noise_multiplier**2
         for order in numbers(1):
-            margin = 1e-9 + (order + 1) ** 2 * 8 * (self.shape[1] + 64) * ROUNDOFF * self.largest**2
-            yield bound(order / square), margin
+            yield bound(order / square), self._margin(order)
+
+    def _margin(self, order: int) -> float:
+        return 1e-9 + (order + 1) ** 2 * 8 * (self.shape[1] + 64) * ROUNDOFF * self.largest**2
 
 
 def mean_half_space(pair: RedrawnPair, epsilon: float) -> MeanHalfSpace:

@@ -18,7 +18,6 @@ from galton.sampling.base import chunk_key, wide_jax
 from galton.sampling.frozen import Estimate, estimate_from
 from galton.sampling.normals import standard_normals
 from galton.sampling.pattern_samplers import Parts, PatternModel
-from galton.sampling.patterns import to_rows
 from galton.sampling.redrawn import (
     Attraction,
     Mechanism,
@@ -102,7 +101,7 @@ def _draw_tuples(
     which, noise = jax.random.split(key)
     epochs, bins = unit.offsets.shape
     counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
-    shift = to_rows(counts, unit.own, unit.following) + (1 + order) * unit.tail[:, None]
+    shift = unit.rows(counts) + (1 + order) * unit.tail[:, None]
     energy = tuple_energy(shift, patterns, order, energies, overlap, 2 * unit.tail_half)
     return Tuples(standard_normals(noise, (epochs, size, bins), jnp.float64), shift, log_weight, energy)
 

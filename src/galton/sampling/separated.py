@@ -234,9 +234,9 @@ class SeparatedModel(PatternModel):
     def parts(self) -> Mechanism:
         return mechanism(self._pair)
 
-    def tilted_parts(self, order: int) -> TiltedMechanism:
+    def tilted_parts(self, tilt: PatternTilt) -> TiltedMechanism:
         factors = attraction(self._pair.reach, self._pair.noise_multiplier)
-        return TiltedMechanism(self.parts(), factors, offset_blocks(self._pair, order))
+        return TiltedMechanism(self.parts(), factors, offset_blocks(self._pair, tilt.order))
 
     def slack(self, order: int, dtype: str, moved: float = 0.0) -> Slack:
         """docs/math.md, section 10.11."""

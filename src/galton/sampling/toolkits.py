@@ -7,7 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from galton.errors import InvalidArgument
+from galton.gaussian import gaussian_mu
 from galton.guarantee import Direction
 from galton.many_bins import ManyBinsPair
 from galton.pair import DominatingPair, Pair
@@ -24,7 +27,12 @@ from galton.sampling.many_bins_frozen import FrozenDepthsOfMany, FrozenMany, man
 from galton.sampling.maximum import MaximumSampler
 from galton.sampling.order_statistics import OrderStatisticsSampler
 from galton.sampling.orthogonal import Orthogonal, find_orthogonal, orthogonal_modes, spaced_modes
-from galton.sampling.pattern_samplers import PatternHalfSpaceSampler, PatternPlainSampler, PatternTiltedSampler
+from galton.sampling.pattern_samplers import (
+    PatternHalfSpaceSampler,
+    PatternModel,
+    PatternPlainSampler,
+    PatternTiltedSampler,
+)
 from galton.sampling.plain import PlainSampler
 from galton.sampling.redrawn import (
     RedrawnHalfSpaceSampler,
@@ -86,6 +94,10 @@ class Toolkit(ABC):
 
     def bracket(self, pair: Any, direction: Direction, epsilon: float) -> tuple[float, float] | None:
         """Returns bounds on delta that are close to each other and need no sample; None if there are none."""
+        return None
+
+    def usual_multiplier(self, pair: Any, epsilon: float, delta: float) -> float | None:
+        """Returns about the noise multiplier that meets a guarantee; None if nothing is known but its bounds."""
         return None
 
     @abstractmethod
@@ -216,6 +228,17 @@ class ManyBinsToolkit(Toolkit):
         return FrozenMany(pair, direction, epsilon, blocks, seed)
 
 
+def _mean_multiplier(model: PatternModel, epsilon: float, delta: float) -> float:
+    """The noise multiplier of the average mode alone: that of many epochs, and off by a tenth for few.
+
+    Args:
+      model: at noise multiplier 1.
+      epsilon: of the guarantee.
+      delta: of the guarantee.
+    """
+    return float(np.linalg.norm(model.mean_mode)) / gaussian_mu(epsilon, delta)
+
+
 class RedrawnToolkit(Toolkit):
     """For bins that are redrawn in every epoch."""
 
@@ -235,6 +258,9 @@ class RedrawnToolkit(Toolkit):
 
     def work(self, pair: RedrawnPair) -> int:
         return 2 * pair.rounds * pair.bins
+
+    def usual_multiplier(self, pair: RedrawnPair, epsilon: float, delta: float) -> float | None:
+        return _mean_multiplier(RedrawnModel(pair.at(1.0)), epsilon, delta)
 
     def blocks(self, pair: RedrawnPair) -> int:
         return max(1, (1 << 13) // block_size(pair.epochs * pair.bins))
@@ -267,6 +293,9 @@ class SeparatedToolkit(Toolkit):
 
     def work(self, pair: SeparatedPair) -> int:
         return 4 * pair.rounds * pair.separation
+
+    def usual_multiplier(self, pair: SeparatedPair, epsilon: float, delta: float) -> float | None:
+        return _mean_multiplier(SeparatedModel(pair.at(1.0)), epsilon, delta)
 
     def blocks(self, pair: SeparatedPair) -> int:
         return max(1, (1 << 13) // block_size(pair.blocks * pair.separation))
