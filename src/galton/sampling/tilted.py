@@ -270,7 +270,7 @@ def _moving_error(bins: int, spread: float, residual: float, stretch: float, ord
     """Bounds what moving a point along the modes that were drawn adds to the error of a loss (docs/math.md, 6.5)."""
     unit = UNIT_ROUNDOFF[dtype]
     gamma = (bins + 4) * unit / (1 - (bins + 4) * unit)
-    product = stretch * gamma * spread * norm_bound(bins)
+    product = 2 * stretch * gamma * spread * norm_bound(bins)
     far = 2 * FARTHEST_NORMAL
     length = residual * stretch * (1 + spread * stretch) + 4 * spread * (bins + order + 8) * ROUNDOFF
     return 1.01 * (spread * (product + DEPTH_ERROR) + far * length)
