@@ -158,7 +158,8 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
             f"{plan.rounds:,} rounds ({short(plan.rounds / plan.bins)} epochs) of batches of about "
             f"{short(plan.expected_batch_size)} {plan.unit}s out of {plan.examples:,}; gradients of each {plan.unit} "
             f"clipped to l2 norm {short(plan.clip_norm)}; {_correlation(plan)} Gaussian noise, strategy "
-            f"{plan.spec}, noise multiplier {short(plan.noise_multiplier, 6)} for C of sensitivity 1 over the whole run.",
+            f"{plan.spec}, noise multiplier {short(plan.noise_multiplier, 6)} for C of sensitivity 1 over the "
+            "whole run.",
         ),
         ("sampling assumption", sampling),
         (
