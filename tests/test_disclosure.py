@@ -23,7 +23,7 @@ from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.plan import Plan, make_plan, save_plan
 from galton.plan.make import for_search
 from galton.plan.tuning import Tuning
-from galton.report import disclose, disclose_composition, privacy_curve, render_sheet
+from galton.report import disclose, disclose_composition, privacy_curve, render_sheet, words
 from galton.report.curves import DELTAS
 from galton.report.disclosure import RHO
 from galton.report.risk import RATES, risk_if_known, risk_if_secret
@@ -114,6 +114,13 @@ def test_one_direction_says_less_about_the_advantage() -> None:
 
 
 # Numbers of plans
+
+
+def test_the_mechanism_is_named_as_it_is(fixed: Plan, poisson: Plan, curve: Curve) -> None:
+    """Noise is correlated only if C is not diagonal; users are called users where they are the unit."""
+    assert "correlated Gaussian noise, strategy sqrt:2" in str(disclose(fixed, privacy_curve(fixed)))
+    assert "independent Gaussian noise, strategy identity" in str(disclose(poisson, curve))
+    assert "which users were in which batch" in words.leak(replace(poisson, per_user=3))
 
 
 def test_numbers_of_a_known_order_are_those_of_the_gaussian_mechanism(fixed: Plan, tmp_path: Path) -> None:

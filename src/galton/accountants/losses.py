@@ -199,10 +199,16 @@ def dominating_atoms(forward: Limits, backward: Limits) -> Atoms:
     atoms = Atoms(np.log(corners[1:]), np.maximum(corners[1:] * np.diff(slopes), 0.0), float(heights[-1]))
     # Both curves are straight between corners: it is enough to be above the hull at these. What the rounding of corners
     # and of this check may hide is at most so many units of rounding times the steepest relative slope.
-    proved = [float(atoms.masses.sum()) + atoms.infinite, *(atoms.delta(point) for point in atoms.points)]
-    steepness = float(np.max(np.abs(slopes[:-1]) * corners[1:] / heights[1:]))
-    units = 64 * (1 + float(np.abs(atoms.points).max())) * (1 + steepness) + 8 * corners.size
-    scale = max(float(np.max(heights / np.array(proved))), 1.0) * (1 + units * UNIT)
+    proved = np.array([float(atoms.masses.sum()) + atoms.infinite, *(atoms.delta(point) for point in atoms.points)])
+    if np.max(heights / proved) > 1 + _TINY:  # rounding has lost masses: an infinite loss makes up for them
+        missing = float(np.max(heights - proved))
+        atoms, proved = replace(atoms, infinite=atoms.infinite + missing), proved + missing
+    steep = np.abs(slopes[:-1]) * corners[1:]
+    steepness, unit = float(np.max(steep / heights[1:])), 64 * (1 + float(np.abs(atoms.points).max()))
+    if unit * steepness * UNIT > _TINY:  # the curve falls to next to nothing: the same without dividing by its height
+        atoms, steepness = replace(atoms, infinite=atoms.infinite + unit * UNIT * float(np.max(steep))), 0.0
+    units = unit * (1 + steepness) + 8 * corners.size
+    scale = max(float(np.max(heights / proved)), 1.0) * (1 + units * UNIT)
     return Atoms(atoms.points, atoms.masses * scale, atoms.infinite * scale)
 
 

@@ -157,8 +157,9 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
             "mechanism",
             f"{plan.rounds:,} rounds ({short(plan.rounds / plan.bins)} epochs) of batches of about "
             f"{short(plan.expected_batch_size)} {plan.unit}s out of {plan.examples:,}; gradients of each {plan.unit} "
-            f"clipped to l2 norm {short(plan.clip_norm)}; correlated Gaussian noise, strategy {plan.spec}, noise "
-            f"multiplier {short(plan.noise_multiplier, 6)} for C of sensitivity 1 over the whole run.",
+            f"clipped to l2 norm {short(plan.clip_norm)}; {_correlation(plan)} Gaussian noise, strategy "
+            f"{plan.spec}, noise multiplier {short(plan.noise_multiplier, 6)} for C of sensitivity 1 over the "
+            "whole run.",
         ),
         ("sampling assumption", sampling),
         (
@@ -212,3 +213,9 @@ def _cell(text: str) -> str:
     for mark in ("\\", "|", "`", "<", "*", "_", "["):
         cleaned = cleaned.replace(mark, "\\" + mark)
     return cleaned
+
+
+def _correlation(plan: Plan) -> str:
+    """Whether the noise of different rounds is independent: whether C is diagonal."""
+    square = plan.strategy.rows == plan.strategy.rounds
+    return "independent" if square and plan.strategy.bands == 1 else "correlated"

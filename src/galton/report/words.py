@@ -48,7 +48,7 @@ def leak(plan: Plan) -> str:
         left = f"δ = {short(plan.leak.delta_at_epsilon, 3)} at ε = {short(plan.guarantee.epsilon)}"
         if plan.leak.epsilon_at_delta is not None:
             left += f" (or ε = {short(plan.leak.epsilon_at_delta)} at δ = {short(plan.guarantee.delta)})"
-        return (
+        return plan.worded(
             "The guarantee relies on nobody knowing which examples were in which batch. If that leaks, the same noise "
             f"still gives {left}."
         )
