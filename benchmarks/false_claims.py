@@ -2,6 +2,7 @@
 
     python benchmarks/false_claims.py --trials 100 --intervals 200 --samples 20000
     python benchmarks/false_claims.py --trials 100 --intervals 0 --samples 1000      # keeps the other results
+    python benchmarks/false_claims.py --intervals 0 --only levelled,spaced           # settings with these words
 
 Every setting is so small that delta follows by quadrature from the definition of the mechanism (`tests/truth.py`): two
 batches (four for samplers of few bands) drawn once, or redrawn in each of two epochs, all directions, all samplers,
@@ -232,6 +233,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100, help="verifications of a setting at a level")
     parser.add_argument("--intervals", type=int, default=200, help="intervals of a setting")
     parser.add_argument("--samples", type=int, default=20_000, help="most samples of a verification, per direction")
+    parser.add_argument("--only", default="", help="words, with commas between: settings that have one of them")
     chosen = parser.parse_args()
     begun = time.process_time()
     path = RESULTS / "false_claims.json"
@@ -239,14 +241,17 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for setting in settings():
+            if not any(word in setting.name for word in chosen.only.split(",")):
+                continue
             row: dict[str, Any] = {"setting": setting.name, "delta": setting.truth, "samples": chosen.samples}
-            row["trials"] = chosen.trials
+            row |= {"trials": chosen.trials, "date": time.strftime("%Y-%m-%d", time.gmtime())}
             for level in CLAIMS:
                 ledger = galton.Ledger(Path(folder) / f"{len(rows)}-{level}.json")
                 row[f"accepted_at_{level:g}"] = accepted(setting, level, chosen.trials, chosen.samples, ledger)
             rows.append(row)
             print(row, flush=True)
-    rows = [row for row in known["rows"] if row["samples"] != chosen.samples] + rows
+    again = {(row["setting"], row["samples"]) for row in rows}
+    rows = [row for row in known["rows"] if (row["setting"], row["samples"]) not in again] + rows
     more: dict[str, Any] = {name: known[name] for name in ("coverage", "intervals", "one_limit") if name in known}
     if chosen.intervals:
         more = interval_results(chosen.intervals)

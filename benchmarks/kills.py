@@ -545,7 +545,9 @@ def kill_often(job: Job, place: Path, kills: int, random_numbers: random.Random)
             wrong.append(f"{here.name}: left over: {sorted(more)}")
         if not wrong:
             shutil.rmtree(here)
-    return {"job": job.name, "seconds": round(seconds, 2), "operations": operations, **done, "violations": wrong}
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    whole_run = {"seconds": round(seconds, 2), "operations": operations}
+    return {"job": job.name, "date": date, **whole_run, **done, "violations": wrong}
 
 
 def _after_a_kill(job: Job, place: Path, promised: dict[str, Any]) -> list[str]:

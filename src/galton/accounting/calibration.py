@@ -87,7 +87,7 @@ def calibrate(
 
     A certificate needs the room between delta / tau and delta to prove the claim. If the check's upper limit exceeds
     delta, the multiplier is raised until it does not: the answer errs towards more noise. Unless `options` says how
-    many samples to take, a check whose samples cost much (those of many bins) takes fewer: a percent more noise is
+    many samples to take, a check whose samples cost much (those of many bins) takes fewer: a few percent more noise is
     then better than waiting for an hour.
 
     Formal guarantee: except with probability 1 - options.confidence over the accountant's random numbers, a run with
