@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from typing import Any
 
 import data
 import jax
@@ -22,7 +23,7 @@ def main() -> None:
     """Trains and tells."""
     images = data.load("digits")
     rows = (images.train, images.train_labels)
-    sizes = {"examples": len(images.train), "batch_size": BATCH_SIZE, "epochs": EPOCHS}
+    sizes: dict[str, Any] = {"examples": len(images.train), "batch_size": BATCH_SIZE, "epochs": EPOCHS}
     plan = load_plan(sys.argv[1]) if sys.argv[1:] else make_plan(4.0, 1e-5, **sizes, strategy="bandmf:6")
     folder = sys.argv[2] if sys.argv[2:] else tempfile.mkdtemp()
     params = start_of(images.train[0].size)
