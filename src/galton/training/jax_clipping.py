@@ -106,10 +106,9 @@ def clipped_sum(
 
         def of_rows(part: list[jax.Array], present: jax.Array) -> Collected:
             leaves, measures = jax.vmap(of_row)(part, present)
-            added = jax.tree.map(
-                lambda array: array.sum(axis=0), ([leaf for leaf in leaves if not _is_pair(leaf)], measures)
-            )
-            return Collected(*added, [leaf for leaf in leaves if _is_pair(leaf)])
+            rows_of_leaves = [leaf for leaf in leaves if not _is_pair(leaf)]
+            arrays, sums = jax.tree.map(lambda array: array.sum(axis=0), (rows_of_leaves, measures))
+            return Collected(arrays, sums, [leaf for leaf in leaves if _is_pair(leaf)])
 
         def finished(collected: Collected) -> Tree:
             arrays, pairs = iter(collected.arrays), iter(collected.pairs)

@@ -150,10 +150,17 @@ def _uses(jaxpr: Jaxpr, tracked: dict[Var, int], barred: set[int]) -> Iterator[U
         if place is None:
             barred.update(number for number in numbers if number is not None)
             continue
-        number, result = numbers[place], eqn.outvars[0].aval
+        number, result = numbers[place], _array(eqn.outvars[0])
         assert number is not None
         yield Use(number, tuple(eqn.params["dimension_numbers"][0][place]), tuple(result.shape), result.dtype)
     barred.update(tracked[var] for var in jaxpr.outvars if isinstance(var, Var) and var in tracked)
+
+
+def _array(var: Any) -> jax.core.ShapedArray:
+    """Shape and type of a variable."""
+    aval = var.aval
+    assert isinstance(aval, jax.core.ShapedArray)
+    return aval
 
 
 def _place_of_parameter(eqn: JaxprEqn, numbers: list[int | None]) -> int | None:
@@ -165,7 +172,7 @@ def _place_of_parameter(eqn: JaxprEqn, numbers: list[int | None]) -> int | None:
         return None
     place = 0 if numbers[0] is not None else 1
     summed, together = eqn.params["dimension_numbers"]
-    other = eqn.invars[1 - place].aval
+    other = _array(eqn.invars[1 - place])
     plain = not any(together) and tuple(summed[1 - place]) == tuple(range(other.ndim))
     return place if plain and jnp.issubdtype(other.dtype, jnp.floating) else None
 
@@ -206,8 +213,9 @@ def _evaluated(
 
 def _bound(eqn: JaxprEqn, values: list[Any]) -> list[Any]:
     """Runs one equation, as `jax.core.eval_jaxpr` does."""
-    options: Any = eqn.primitive.get_bind_params(eqn.params)
+    primitive: Any = eqn.primitive
+    options: Any = primitive.get_bind_params(eqn.params)
     functions, options = options if isinstance(options, tuple) else ((), options)  # up to JAX 0.9 there are functions
     with eqn.ctx.manager:
-        result = eqn.primitive.bind(*functions, *values, **options)
-    return list(result) if eqn.primitive.multiple_results else [result]
+        result = primitive.bind(*functions, *values, **options)
+    return list(result) if primitive.multiple_results else [result]

@@ -250,7 +250,7 @@ class _PaddedData(Dataset[Any]):
         self._stream = self._stream or _Stream(self._data.content)
         return self._stream.take(indices, epoch)
 
-    def _collated(self, indices: NDArray[np.int64], epoch: int) -> Any:
+    def _collated(self, indices: NDArray[np.integer[Any]], epoch: int) -> Any:
         data, collate = self._data.content, self._collate.content
         if type(data) is TensorDataset and collate is collate_examples:  # ten times as fast
             return [tensor[torch.from_numpy(indices)] for tensor in data.tensors]
