@@ -473,7 +473,7 @@ def refuse_replace(direction: Direction) -> None:
     """Raises `InvalidArgument` for replace adjacency, for which there is no tilt yet."""
     if direction is Direction.REPLACE:
         remedy = (
-            "is not covered for bins redrawn in every epoch: how to sample it is proved (docs/math.md, section 10.4), but "
-            "not built; take add-or-remove or zero-out"
+            "is not covered for bins redrawn in every epoch: how to sample it is proved (docs/math.md, section 10.4) "
+            "but not built; take add-or-remove or zero-out"
         )
         raise InvalidArgument("adjacency", "replace", remedy)
