@@ -2,8 +2,8 @@
 
 For each setting and epsilon: the C of each family optimised under its own participation, the noise calibrated and then
 certified (tau 1.05), prefix RMSE, and how long it all took. Min-separation chooses S, which is also the number of its
-bands. Cyclic Poisson takes the best banded Toeplitz C, DP-SGD
-Poisson batches. Cells that are in the results already are not computed again, so that a run can be stopped and goes on:
+bands. Cyclic Poisson takes the best banded Toeplitz C, DP-SGD Poisson batches. Cells that are in the results already
+are not computed again, so that a run can be stopped and goes on:
 
     python benchmarks/redrawn.py                                             everything, then the plots
     python benchmarks/redrawn.py --settings 32x16 --epsilon 1,4 --mechanisms "redrawn;one draw"
@@ -135,8 +135,9 @@ def tabulate(rows: list[dict[str, Any]]) -> None:
 
 
 def draw(rows: list[dict[str, Any]], settings: list[tuple[int, int]]) -> Path:
-    """Plots the errors relative to banded C with cyclic Poisson batches, one panel a setting that there is."""
-    settings = [setting for setting in settings if any((row["bins"], row["epochs"]) == setting for row in rows)]
+    """Plots the errors relative to banded C with cyclic Poisson batches, one panel a setting that has these."""
+    there = {(row["bins"], row["epochs"]) for row in rows if row["mechanism"] == BASELINE}
+    settings = [setting for setting in settings if setting in there]
     figure, panels = plots.pyplot().subplots(
         1, len(settings), figsize=(1.2 + 4.2 * len(settings), 4.2), layout="constrained", sharey=True, squeeze=False
     )

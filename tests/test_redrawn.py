@@ -243,9 +243,10 @@ def test_short_memory_is_computed_in_short_blocks(rounds: int, bins: int, bands:
         parts = RedrawnModel(pair).parts()
         assert parts.own.shape[-1] < bins
         assert parts.repulsion.shape[-1] < bins
-        fields, _ = parts.fields(points)
-        rows = np.asarray(parts.rows(points))
-        loss, slope = parts.loss_and_slope(points)
+        given = jax.numpy.asarray(points)
+        fields, _ = parts.fields(given)
+        rows = np.asarray(parts.rows(given))
+        loss, slope = parts.loss_and_slope(given)
     columns = (np.asarray(fields) + np.asarray(parts.offsets)[:, None]).transpose(1, 0, 2).reshape(3, -1)
     assert np.allclose(columns, flat @ matrix, rtol=1e-9, atol=1e-9)
     assert np.allclose(rows.transpose(1, 0, 2).reshape(3, -1), flat @ matrix.T, rtol=1e-9, atol=1e-9)
@@ -376,8 +377,8 @@ def test_the_size_of_a_floor_is_a_confidence_limit() -> None:
 
 def test_the_gradient_is_that_of_the_loss() -> None:
     pair = redrawn_pair(square_root(12), 4, 0.5)
-    points = np.random.default_rng(1).standard_normal((3, 5, 4))
     with wide_jax():
+        points = jax.numpy.asarray(np.random.default_rng(1).standard_normal((3, 5, 4)))
         parts = RedrawnModel(pair).parts()
         loss, slope = parts.loss_and_slope(points)
         assert np.allclose(loss, parts.loss(points), rtol=1e-12)

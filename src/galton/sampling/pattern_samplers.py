@@ -65,11 +65,15 @@ class Parts(Protocol):
     def loss(self, points: jax.Array) -> jax.Array:
         """Returns L = log dP/dQ."""
 
-    def loss_and_slope(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns L and its gradient, the average mode of the patterns given the point; where the model has it."""
-
     def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
         """Draws modes from the prior."""
+
+
+class SlopedParts(Parts, Protocol):
+    """The same, with the gradient of the loss: the parts of a model that is `sloped`."""
+
+    def loss_and_slope(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns L and its gradient, the average mode of the patterns given the point."""
 
 
 class TiltedParts(Parts, Protocol):
@@ -118,7 +122,7 @@ class PatternModel(ABC):
       largest: bound on the norms of all modes.
       mean_mode: (blocks, width), the average of all modes.
       mean_energy: the average of their squared norms.
-      sloped: whether the gradient of the loss is available.
+      sloped: whether `parts` are `SlopedParts`.
     """
 
     sloped: ClassVar[bool] = False

@@ -472,6 +472,8 @@ class RedrawnHalfSpaceSampler(PatternHalfSpaceSampler):
 def refuse_replace(direction: Direction) -> None:
     """Raises `InvalidArgument` for replace adjacency, for which there is no tilt yet."""
     if direction is Direction.REPLACE:
-        raise InvalidArgument(
-            "adjacency", "replace", "is not covered for bins redrawn in every epoch; take add-or-remove or zero-out"
+        remedy = (
+            "is not covered for bins redrawn in every epoch: how to sample it is proved (docs/math.md, section 10.4) "
+            "but not built; take add-or-remove or zero-out"
         )
+        raise InvalidArgument("adjacency", "replace", remedy)

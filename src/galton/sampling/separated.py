@@ -333,6 +333,7 @@ def _log_means(pair: SeparatedPair, fields: FloatArray) -> FloatArray:
 def refuse_replace(direction: Direction) -> None:
     """Raises `InvalidArgument` for replace adjacency, for which there is no tilt yet."""
     if direction is Direction.REPLACE:
-        raise InvalidArgument(
-            "adjacency", "replace", "is not covered for min-separation batches; take add-or-remove or zero-out"
+        remedy = (
+            "is not covered for min-separation batches: no way to sample it is proved; take add-or-remove or zero-out"
         )
+        raise InvalidArgument("adjacency", "replace", remedy)
