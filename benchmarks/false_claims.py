@@ -161,7 +161,7 @@ def accepted(setting: Setting, level: float, trials: int, samples: int, ledger: 
 def covered(setting: Setting, intervals: int, rel_width: float, samples: int) -> dict[str, Any]:
     """Intervals of one setting: how many miss delta on either side, and how wide they are."""
     too_low = too_high = 0
-    ratios = []
+    ratios, widths = [], []
     deviation = _deviation(setting)
     for seed in range(intervals):
         options = setting.options(seed, samples=samples, rel_width=rel_width, confidence=CONFIDENCE)
@@ -172,12 +172,14 @@ def covered(setting: Setting, intervals: int, rel_width: float, samples: int) ->
         taken = max(estimate.by_direction, key=lambda part: part.delta).samples
         normal = 2 * norm.isf((1 - CONFIDENCE) / 2) * deviation / math.sqrt(taken)
         ratios.append((estimate.upper - estimate.lower) / normal)
+        widths.append((estimate.upper - estimate.lower) / setting.truth)
     return {
         "setting": setting.name,
         "intervals": intervals,
         "upper_too_low": too_low,
         "lower_too_high": too_high,
         "width_to_normal": round(float(np.mean(ratios)), 3),
+        "width": round(float(np.mean(widths)), 4),
     }
 
 

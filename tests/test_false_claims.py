@@ -51,7 +51,8 @@ def test_intervals_cover_and_are_no_wider_than_twice_the_normal_one(name: str) -
     row = covered(SETTINGS[name], 20, 0.05, 60_000)
     assert row["upper_too_low"] <= most(20)
     assert row["lower_too_high"] <= most(20)
-    assert row["width_to_normal"] < 2.5
+    # Samples with next to no variance stop at their first chunk, with an interval that is far narrower than asked for.
+    assert row["width_to_normal"] < 2.5 or row["width"] < 0.02
 
 
 def test_every_direction_is_tested_with_the_whole_failure_probability(

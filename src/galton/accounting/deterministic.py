@@ -37,7 +37,7 @@ def delta_upper_bound(pair: DominatingPair, epsilon: float, adjacency: Adjacency
       >>> from galton import dominating_pair, square_root
       >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
       >>> round(delta_upper_bound(pair, epsilon=1.0), 4)
-      0.0068
+      0.0041
     """
     non_negative("epsilon", epsilon)
     return max(direction_upper_bound(pair, direction, epsilon) for direction in Adjacency(adjacency).directions)
@@ -85,7 +85,7 @@ def epsilon_upper_bound(pair: DominatingPair, delta: float, adjacency: Adjacency
       >>> from galton import dominating_pair, square_root
       >>> pair = dominating_pair(square_root(16), bins=4, noise_multiplier=2.0)
       >>> round(epsilon_upper_bound(pair, delta=1e-3), 2)
-      1.35
+      1.23
     """
     probability("delta", delta)
     high = gaussian_epsilon(delta, pair.mu_upper * Adjacency(adjacency).sides) * (1 + 1e-9)
@@ -112,7 +112,7 @@ def multiplier_upper_bound(pair: DominatingPair, epsilon: float | Guarantee, del
       >>> from galton import dominating_pair, square_root
       >>> pair = dominating_pair(square_root(16), bins=4)
       >>> round(multiplier_upper_bound(pair, epsilon=2.0, delta=1e-3), 2)
-      1.45
+      1.35
     """
     guarantee = as_guarantee(epsilon, delta)
     high = math.log(unamplified_multiplier(guarantee) * pair.at(1.0).mu_upper) + 1e-8
