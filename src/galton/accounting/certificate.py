@@ -490,8 +490,9 @@ def _verify_direction(
     ceiling = direction_upper_bound(pair, direction, epsilon)
     if ceiling > delta:
         sampler, failure = sampler.measured(seed, failure, delta)
-    value_range = sampler.value_range(epsilon)
-    claim = delta - sampler.lost_delta(epsilon)
+    lost = sampler.lost_delta(epsilon) + sampler.rest(epsilon)
+    claim = delta - lost
+    value_range = max(sampler.value_range(epsilon), 2 * claim)  # any larger range is valid, and the test needs room
 
     def verdict(
         accepted: bool, estimate: float, upper: float, samples: int, budget: int, reason: str
@@ -514,7 +515,8 @@ def _verify_direction(
     if ceiling <= delta:
         return verdict(True, ceiling, ceiling, 0, 0, "the deterministic bound proves the claim without sampling")
     if claim <= 0:
-        return verdict(False, 1.0, 1.0, 0, 1, "the claim is below what floating point can resolve for this mechanism")
+        words = "the claim is below what floating point and the part that samples leave out can resolve"
+        return verdict(False, 1.0, 1.0, 0, 1, words)
     budget = options.samples or _sample_budget(claim, tau, failure, value_range, options)
     test: BettingTest | FixedSample
     if options.bound == SEQUENCE:
@@ -530,7 +532,6 @@ def _verify_direction(
             if test.accepted or hopeless.lower() > delta:
                 break
     upper = test.upper()
-    lost = sampler.lost_delta(epsilon)
     accepted = test.accepted if isinstance(test, BettingTest) else upper <= claim
     return verdict(accepted, test.mean, upper + lost, test.samples, budget, chosen.reason)
 

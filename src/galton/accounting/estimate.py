@@ -273,9 +273,9 @@ def observe(
     def intervals() -> list[Interval]:
         result = []
         for epsilon, high, low in zip(epsilons, uppers, lowers, strict=True):
-            lost = sampler.lost_delta(epsilon)
-            estimate = (high.mean + low.mean) / 2
-            result.append(Interval(estimate, max(0.0, low.lower() - lost), min(1.0, high.upper() + lost)))
+            lost, estimate = sampler.lost_delta(epsilon), (high.mean + low.mean) / 2
+            upper = high.upper() + lost + sampler.rest(epsilon)
+            result.append(Interval(estimate, max(0.0, low.lower() - lost), min(1.0, upper)))
         return result
 
     for draw in draws(sampler, budget, seed, options.pool, options.progress):

@@ -201,6 +201,17 @@ class Sampler(ABC):
             values = np.exp(log_weight) * -np.expm1(np.minimum(epsilon - slack - draw.loss, 0.0))
         return np.minimum(values.mean(axis=1) if self.strata else values, value_range)
 
+    def rest(self, epsilon: float) -> float:
+        """Returns an upper bound on the part of delta that samples leave out; 0 unless `measured` made them do so.
+
+        Args:
+          epsilon: where delta is wanted.
+
+        Returns:
+          What to add to an upper limit on the mean; lower limits stand as they are.
+        """
+        return 0.0
+
     def lost_delta(self, epsilon: float) -> float:
         """Returns how much of delta may hide in samples that floating point lost.
 

@@ -73,7 +73,7 @@ class Floor:
         depths = np.arange(above, max(_HIGHEST, above) + _STEP, _STEP)
         room = self.levels + epsilon + self.slope * (depths - self.depth)[:, None]
         bounds = _shortfall(room + self.steepness * (self.distances + self.alphas), self.steepness)
-        shares = np.append(np.diff(ndtr(depths)), ndtr(-depths[-1]))
+        shares = np.append(np.where(depths[:-1] > 0, -np.diff(ndtr(-depths)), np.diff(ndtr(depths))), ndtr(-depths[-1]))
         return min(1.0, float(shares @ np.where(room >= 0, bounds, 1.0).min(axis=1)) * (1 + 1e-6) + 1e-300)
 
 
@@ -81,7 +81,7 @@ def _shortfall(means: FloatArray, spread: float) -> FloatArray:
     """E (1 - exp(Y))_+ for Y ~ N(mean, spread^2)."""
     below = -means / spread
     values: FloatArray = ndtr(below) - np.exp(means + spread**2 / 2 + log_ndtr(below - spread))
-    # The difference of nearly equal numbers, both at most ndtr(below): half an ulp of each of them may be missing.
+    # The difference of nearly equal numbers, both at most ndtr(below), whose exponents are right to some units.
     return np.minimum(np.maximum(values, 0.0) + 1e-12 * ndtr(below), 1.0)
 
 
@@ -102,7 +102,7 @@ def measure_floor(floor: Floor, fresh: Slopes, failure: float, lost: float) -> F
       failure: probability with which any of the sizes may be too large.
       lost: probability that rounding of one observation is not bounded.
     """
-    usable = (fresh.along >= floor.slope) & (fresh.across <= floor.steepness)
+    usable = (fresh.along >= floor.slope) & (fresh.across <= floor.steepness) & np.isfinite(fresh.loss)
     reached = fresh.loss - floor.distances[:, None] * fresh.across >= floor.levels[:, None]
     hits = (reached & usable).sum(axis=1)
     shares = beta.ppf(failure / hits.size, np.maximum(hits, 1), usable.size - hits + 1)  # Clopper and Pearson

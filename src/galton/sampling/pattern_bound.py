@@ -150,8 +150,11 @@ class PatternBound(Chords):
         total, ahead = 0.0, np.zeros(reach.bins)
         for epoch in range(reach.epochs - 1, -1, -1):
             fields = nodes[epoch] + ahead
-            ahead, peak = pairs[epoch - 1] + fields, float(fields.max())
+            peak = float(fields.max())
             total = peak + math.log(float(np.exp(fields - peak).mean()))
+            if not epoch:
+                break
+            ahead = pairs[epoch - 1] + fields
             peaks = ahead.max(axis=1)
             ahead = peaks + np.log(np.exp(ahead - peaks[:, None]).mean(axis=1))
         bound += total

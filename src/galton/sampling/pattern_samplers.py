@@ -47,7 +47,7 @@ _WORTH = math.log(100)
 """A floor is laid where the half-space is so much larger than what lies below that depth."""
 _FLOOR_FAILURE = 0.01
 """Share of a failure probability that the floor has."""
-_REST, _REST_OF_CLAIM = 0.01, 0.2
+_REST, _REST_OF_CLAIM = 0.005, 0.2
 """How much of delta, about, may be left to what is known of the floor; and of what a claim has to spare."""
 _ROUGH = 1e-2
 """With a larger slack, no floor is laid."""
@@ -350,9 +350,8 @@ class PatternHalfSpaceSampler(Sampler):
     def _range_at(self, epsilon: float) -> float:
         return self._range
 
-    def lost_delta(self, epsilon: float) -> float:
-        rest = 0.0 if self._floor is None else self._floor.rest(epsilon, self._top)
-        return super().lost_delta(epsilon) + rest
+    def rest(self, epsilon: float) -> float:
+        return 0.0 if self._floor is None else self._floor.rest(epsilon, self._top)
 
     def measured(self, seed: int, failure: float, claim: float | None = None) -> tuple[Sampler, float]:
         """Lays a floor, and draws no depth from where on the floor bounds nearly all that is left (math.md, 10.14)."""
@@ -365,6 +364,8 @@ class PatternHalfSpaceSampler(Sampler):
         floor = measure_floor(lay_floor(depth, pilot), fresh, spent, self._measuring.lost)
         usual, deep = usual_depths(depth, pilot, epsilon)
         allowed = max(_REST * usual, _REST_OF_CLAIM * ((claim or 0.0) - 2 * usual))
+        if claim is not None:
+            allowed = min(allowed, _REST_OF_CLAIM * claim)
         narrower = copy.copy(self)
         narrower.narrows = False
         low, high = depth, self._bound
@@ -374,7 +375,7 @@ class PatternHalfSpaceSampler(Sampler):
         if high < self._bound:
             narrower._floor, narrower._top = floor, high
             with wide_jax():
-                deep = min(max(deep, -FARTHEST), high)
+                deep = min(max(deep, self._deep), high)  # no deeper than the slack is for
                 narrower._depths, narrower._range = choose_depths(self._spread, self._bound, deep, high)
         return narrower, failure - spent
 
