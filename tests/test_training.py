@@ -106,6 +106,17 @@ def test_rounds_before_a_checkpoint_are_not_computed_again_but_skipped(small_pla
     assert check_record(folder)["rounds_skipped"] == [[2, 5]]
 
 
+def test_a_checkpoint_that_a_kill_left_behind_is_removed_at_the_next_start(small_plan: Plan, tmp_path: Path) -> None:
+    """`save` removes the last one when all else is done; a run that is complete never saves again."""
+    folder = tmp_path / "run"
+    with opened(small_plan, folder) as run:
+        rounds_of(run, 2)
+        run.save(lambda path: path.write_bytes(b"model"))
+    (folder / "checkpoint-1").write_bytes(b"older")
+    with opened(small_plan, folder):
+        assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2"]
+
+
 def test_more_rounds_than_planned_are_refused(small_plan: Plan, tmp_path: Path) -> None:
     with opened(small_plan, tmp_path / "run") as run:
         rounds_of(run, 32)

@@ -562,3 +562,14 @@ def test_examples_in_docstrings_leave_no_marks_with_the_user(tmp_path: Path) -> 
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "src/galton/plan/folder.py"]
     subprocess.run(words, cwd=root, check=True, env=environment | {"XDG_STATE_HOME": str(tmp_path / "state")})
     assert not (tmp_path / "state").exists()
+
+
+def test_what_a_killed_process_left_beside_its_mark_is_removed(small_plan: Plan) -> None:
+    """Killed once the mark was in its place, and before its temporary folder was removed: nobody writes there again."""
+    marks.leave_mark(small_plan.digest, marks.Mark.VERIFIED)
+    folder, lock = files._make_locked_folder(marks._path(small_plan.digest).parent)
+    assert lock is not None
+    os.close(lock)
+    marks._in_this_process.clear()
+    assert marks.find_mark(small_plan.digest) is marks.Mark.VERIFIED
+    assert not folder.exists()

@@ -191,7 +191,7 @@ def scratch(parent: Path, purpose: Path | None = None) -> Iterator[Path]:
     """
     subject = purpose or parent
     try:
-        _remove_abandoned(parent)
+        remove_abandoned(parent)
         folder, lock = _make_locked_folder(parent)
     except OSError as error:
         raise _write_error(subject, error) from None
@@ -330,8 +330,11 @@ def _make_locked_folder(parent: Path) -> tuple[Path, int | None]:
     return folder, None
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Removes temporary folders whose writers are dead, and no other."""
+def remove_abandoned(parent: Path) -> None:
+    """Removes temporary folders whose writers are dead, and no other.
+
+    Whoever writes to a folder does so first. Call it where a folder may only be read from now on.
+    """
     if _boot_id() is None:
         return
     for folder in parent.glob(f"{_PREFIX}{_boot_id()}-*"):

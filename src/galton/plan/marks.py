@@ -110,6 +110,7 @@ def find_mark(plan: str, any_version: bool = False) -> Mark | None:
     if plan in _in_this_process:
         return _in_this_process[plan]
     path = _path(plan)
+    files.remove_abandoned(path.parent)  # of a process that was killed once its mark was there
     if not path.exists():
         return None
     try:

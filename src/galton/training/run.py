@@ -221,6 +221,7 @@ class TrainingRun(Rounds):
             if is_copy:
                 self._note_copy()
             write_body(self.folder, self._body)
+            self._remove_all_but(self._checkpoint_file(self._noise.origin))  # a kill may have come before `save` did
             if is_copy and not self._forked:
                 self._warn(
                     f"{self.folder}: was copied or moved since it was last used; rounds from {self.released} on have "
@@ -361,9 +362,7 @@ class TrainingRun(Rounds):
         self._noise.save(buffers)
         self._state_taken = False
         if write is not None:
-            for old in (*self.folder.glob("checkpoint-*"), *self.folder.glob("model-*")):
-                if old != path:
-                    old.unlink()
+            self._remove_all_but(path)
         self.record()
 
     def publish(self, write: Callable[[Path], object], suffix: str) -> None:
@@ -515,6 +514,12 @@ class TrainingRun(Rounds):
     ) -> None:
         self._state_taken &= error is None  # after an error, the state may not have been written
         self.close()
+
+    def _remove_all_but(self, path: Path) -> None:
+        """Removes the files of earlier checkpoints, the one that goes on being there."""
+        for old in (*self.folder.glob("checkpoint-*"), *self.folder.glob("model-*")):
+            if old != path and path.exists():
+                old.unlink()
 
     def _checkpoint_file(self, turn: int) -> Path:
         return self.folder / f"checkpoint-{turn}"
