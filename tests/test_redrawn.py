@@ -170,8 +170,11 @@ def test_what_no_amplification_needs_is_that_of_the_worst_pattern() -> None:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
-def test_samplers_agree_with_all_patterns_written_out(strategy: Strategy, direction: Direction) -> None:
+@pytest.mark.parametrize(
+    "name", slow_after(3, dict.fromkeys(("partial last epoch", "random, bins + 1 bands", "long memory", *STRATEGIES)))
+)
+def test_samplers_agree_with_all_patterns_written_out(name: str, direction: Direction) -> None:
+    strategy = STRATEGIES[name]
     pair = redrawn_pair(strategy, 4, 0.9)
     written_out = as_gram(all_modes(strategy, 4, pair), 0.9)
     expected = mean(one_draw_sharp(written_out, direction, 1.0), 1.0, 40_000, seed=2)
@@ -221,7 +224,7 @@ def test_one_bin_is_the_gaussian_mechanism(direction: Direction) -> None:
     assert abs(estimate - gaussian(1.0, 1 / 0.7)) < 5 * error + 1e-6
 
 
-@pytest.mark.parametrize("row", slow_after(4, [row for row in ALLOCATION if row["direction"] != "max"]))
+@pytest.mark.parametrize("row", slow_after(1, [row for row in ALLOCATION if row["direction"] != "max"]))
 def test_independent_noise_agrees_with_random_allocation(row: dict[str, Any]) -> None:
     rounds = row["bins"] * row["epochs"]
     pair = redrawn_pair(identity(rounds), row["bins"], row["noise_multiplier"])

@@ -489,7 +489,7 @@ def largest_average(gram: FloatArray, direction: Direction, epsilon: float, tupl
         along = root.T @ counts
         along /= np.linalg.norm(along)
         image = root @ along
-        for level in np.linspace(-2, 4, 61):  # all likelihoods about equal, where the weight is largest
+        for level in np.linspace(-2, 4, 31):  # all likelihoods about equal, where the weight is largest
             noise = np.linalg.solve(root, half + level + 0.1 * random.normal(size=bins) - shift)
             noise -= (noise @ along) * along
             points = shift + root @ noise + grid[..., None] * image
@@ -507,7 +507,7 @@ def largest_average(gram: FloatArray, direction: Direction, epsilon: float, tupl
 @pytest.mark.parametrize("multiplier", [0.7, 1.5])
 def test_no_tuple_and_no_noise_beats_the_range_of_averages(direction: Direction, multiplier: float) -> None:
     gram = dominating_pair(square_root(8, 6), 4, multiplier).gram
-    for order in (1, 3, 6):
+    for order in (1, 4):
         tuples = list(itertools.combinations_with_replacement(range(4), order + 1))
         bound = math.exp(tilt(gram, direction, order).log_range(0.5))
         reached = largest_average(gram, direction, 0.5, [list(chosen) for chosen in tuples])

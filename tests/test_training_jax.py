@@ -259,7 +259,7 @@ def test_noise_has_the_deviation_of_the_plan(small_plan: Plan) -> None:
     assert float(updates["w"].std()) == pytest.approx(deviation, rel=5 / np.sqrt(2 * 200_000))
 
 
-@pytest.mark.parametrize("which", ["small_plan", "redrawn_plan"])
+@pytest.mark.parametrize("which", slow_after(1, ["small_plan", "redrawn_plan"]))
 def test_training_resumes_after_a_kill_with_the_same_result(
     request: pytest.FixtureRequest, which: str, tmp_path: Path
 ) -> None:
