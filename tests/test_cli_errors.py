@@ -65,7 +65,7 @@ CASES: list[Case] = [
     ),
     *rows(
         ("epsilon",),
-        ("--rounds-done", "3", "--rounds-done = 3: must be from one epoch, 4, to the rounds of the run, 12"),
+        ("--rounds-done", "13", "--rounds-done = 13: must be from 1 to the rounds of the run, 12"),
         ("--rounds-done", "x", "--rounds-done = 'x': must be a whole number\n"),
     ),
     *rows(

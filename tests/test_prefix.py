@@ -140,16 +140,29 @@ def test_the_command_bounds_the_first_rounds() -> None:
 
 def test_the_command_refuses_rounds_that_are_no_prefix() -> None:
     words = ["epsilon", "identity", "--bins", "4", "--epochs", "2", "--noise-multiplier", "1", "--delta", "1e-3"]
-    for rounds in ("3", "9", "0"):
+    for rounds in ("9", "0"):
         result = galton(*words, "--rounds-done", rounds)
         assert result.code == 2
         assert f"--rounds-done = {rounds}" in result.err
 
 
 def test_a_plan_refuses_rounds_that_are_no_prefix(fixed: Plan) -> None:
-    for rounds in (7, 33, 0):
+    for rounds in (33, 0):
         with pytest.raises(InvalidArgument, match="rounds_done"):
             prefix_guarantee(fixed, rounds)
+
+
+def test_part_of_the_first_epoch_has_the_guarantee_of_the_whole(fixed: Plan) -> None:
+    part, epoch = prefix_guarantee(fixed, 3), prefix_guarantee(fixed, 8)
+    assert (part.rounds, part.guarantee) == (3, epoch.guarantee)
+    assert part.guarantee.epsilon < fixed.guarantee.epsilon
+    assert part.statement.startswith("The first 3 of 32 planned rounds")
+    assert "that of the whole first epoch, 8 rounds" in part.statement
+    assert "whole first epoch" not in epoch.statement
+    begun, whole = (Mechanism("sqrt:2", 4, 4).first_rounds(square_root(16, 2), 0.7, rounds) for rounds in (1, 4))
+    assert isinstance(begun, Pair)
+    assert isinstance(whole, Pair)
+    np.testing.assert_array_equal(begun.gram, whole.gram)
 
 
 @pytest.mark.slow

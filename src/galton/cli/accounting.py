@@ -129,8 +129,8 @@ def epsilon(
     rounds_done: Annotated[
         int | None,
         typer.Option(
-            help="Epsilon of the first so many rounds alone, at least one epoch, with the noise of the whole run. It "
-            "holds if the run ends there for a reason that has nothing to do with the data.",
+            help="Epsilon of the first so many rounds alone, with the noise of the whole run; fewer than one epoch "
+            "count as one. It holds if the run ends there for a reason that has nothing to do with the data.",
             show_default="all rounds",
         ),
     ] = None,

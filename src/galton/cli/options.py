@@ -205,12 +205,13 @@ class Mechanism:
 
     def first_rounds(self, strategy: Strategy, noise_multiplier: float, rounds_done: int) -> DominatingPair:
         """Returns the pair of the first rounds alone, with the noise of the whole run (docs/math.md, section 15)."""
-        if not self.bins <= count("rounds_done", rounds_done) <= strategy.rounds:
-            remedy = f"must be from one epoch, {self.bins}, to the rounds of the run, {strategy.rounds}"
+        if not 1 <= count("rounds_done", rounds_done) <= strategy.rounds:
+            remedy = f"must be from 1 to the rounds of the run, {strategy.rounds}"
             raise InvalidArgument("rounds_done", rounds_done, remedy)
-        leading = strategy.prefix(rounds_done)
+        counted = max(rounds_done, self.bins)  # a begun first epoch counts as a whole one
+        leading = strategy.prefix(counted)
         larger = strategy.sensitivity(self.bins) / leading.sensitivity(self.bins) * (1 - 1e-9)
-        return self._pair(leading, noise_multiplier * (larger if rounds_done < strategy.rounds else 1.0))
+        return self._pair(leading, noise_multiplier * (larger if counted < strategy.rounds else 1.0))
 
     def _pair(self, strategy: Strategy, noise_multiplier: float) -> DominatingPair:
         from galton.optimization.participation import find_participation

@@ -79,7 +79,7 @@ def prefix_guarantee(
 
     Args:
       plan: the plan.
-      rounds_done: rounds that had their noise; at least one epoch.
+      rounds_done: rounds that had their noise. Fewer than one epoch count as one.
       options: seed, workers and progress.
       ledger: where attempts are counted (default: the user's).
 
@@ -96,13 +96,13 @@ def prefix_guarantee(
       True
     """
     options, adjacency = options or Options(), plan.guarantee.adjacency
-    if not plan.bins <= count("rounds_done", rounds_done) <= plan.rounds:
-        remedy = f"must be from one epoch, {plan.bins}, to the rounds of the plan, {plan.rounds}"
-        raise InvalidArgument("rounds_done", rounds_done, remedy)
+    if not 1 <= count("rounds_done", rounds_done) <= plan.rounds:
+        raise InvalidArgument("rounds_done", rounds_done, f"must be from 1 to the rounds of the plan, {plan.rounds}")
     own = Prefix(rounds_done, plan.rounds, plan.guarantee, "It is the plan's")
-    if rounds_done == plan.rounds:
+    counted = max(rounds_done, plan.bins)
+    if counted == plan.rounds:
         return own
-    run = _first_rounds(plan, rounds_done)
+    run = _first_rounds(plan, counted)
     lost = truncation(run.scheme, plan.padded_batch_size).delta(plan.guarantee.epsilon, adjacency)
     claim = plan.guarantee.with_delta(plan.guarantee.delta - lost)
     aim = plan.accountant.room(claim).delta / PLAN_TAU
@@ -117,7 +117,10 @@ def prefix_guarantee(
             "state the plan's guarantee, or try again"
         )
     stated = Guarantee(smaller.epsilon, plan.guarantee.delta, adjacency)
-    return Prefix(rounds_done, plan.rounds, stated, verdict.words[:1].upper() + verdict.words[1:], verdict.certificate)
+    words = verdict.words[:1].upper() + verdict.words[1:]
+    if rounds_done < counted:
+        words += f". It is that of the whole first epoch, {counted} rounds, which these are a part of"
+    return Prefix(rounds_done, plan.rounds, stated, words, verdict.certificate)
 
 
 def _first_rounds(plan: Plan, rounds: int) -> Run:
