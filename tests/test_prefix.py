@@ -18,7 +18,7 @@ from galton.gaussian import gaussian_epsilon
 from galton.guarantee import Adjacency, Guarantee
 from galton.pair import Pair, dominating_pair
 from galton.plan import Plan, load_plan, make_plan, prefix_guarantee, save_plan, verify_plan
-from galton.redrawn import redrawn_pair
+from galton.redrawn import pattern_pair
 from galton.separated import separated_pair
 from galton.strategies import (
     BandedInverse,
@@ -83,7 +83,7 @@ def test_pairs_of_a_prefix_are_the_first_blocks() -> None:
     """Redrawn bins and min-separation hold C in blocks: those of the first rounds are the same, up to the scale."""
     strategy, bins, rounds = Scaled(square_root(12, 3), np.linspace(1.0, 2.0, 12)), 4, 8
     part, ratio = strategy.prefix(rounds), strategy.sensitivity(bins) / strategy.prefix(rounds).sensitivity(bins)
-    redrawn, first = redrawn_pair(strategy, bins).reach, redrawn_pair(part, bins).reach
+    redrawn, first = pattern_pair(strategy, bins).reach, pattern_pair(part, bins).reach
     np.testing.assert_allclose(first.own, redrawn.own[:2] * ratio, rtol=1e-12)
     np.testing.assert_allclose(first.following, redrawn.following[:1] * ratio, rtol=1e-12)
     separated, leading = separated_pair(strategy, bins, 3), separated_pair(part, bins, 3)

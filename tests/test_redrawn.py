@@ -20,13 +20,14 @@ from galton.accounting.deterministic import direction_upper_bound
 from galton.errors import FloatArray, InvalidArgument
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Direction, Guarantee
+from galton.many_bins import pair_of_bins
 from galton.optimization import optimize
 from galton.optimization.families import parse_family
 from galton.optimization.participation import PARTICIPATIONS
 from galton.optimization.problem import Problem
 from galton.optimization.search import Target, design
-from galton.pair import Pair, dominating_pair
-from galton.redrawn import Reach, RedrawnPair, redrawn_pair
+from galton.pair import DominatingPair, Pair, dominating_pair
+from galton.redrawn import Reach, RedrawnPair, pattern_pair, redrawn_pair
 from galton.sampling import HalfSpaceSampler, Sampler, TiltedSampler, draws
 from galton.sampling.base import wide_jax
 from galton.sampling.depths import choose_depths, draw_depths
@@ -117,7 +118,7 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_the_pair_has_the_modes_of_all_patterns(strategy: Strategy) -> None:
-    pair = redrawn_pair(strategy, 4)
+    pair = pattern_pair(strategy, 4)
     modes = all_modes(strategy, 4, pair)
     energies = (modes**2).sum(axis=1)
     assert pair.reach.largest_energy == pytest.approx(energies.max(), rel=1e-10)
@@ -133,7 +134,7 @@ def test_the_pair_has_the_modes_of_all_patterns(strategy: Strategy) -> None:
 
 def test_a_tail_costs_nothing_where_memory_dies_within_an_epoch() -> None:
     strategy = Blt(64, [0.1], [0.5])
-    pair = redrawn_pair(strategy, 16)
+    pair = pattern_pair(strategy, 16)
     assert 0 < pair.reach.tail.max() < 1e-15
     assert pair.mu_lower < 1e-15
 
@@ -149,8 +150,8 @@ def test_a_tail_costs_nothing_where_memory_dies_within_an_epoch() -> None:
         (lambda: redrawn_pair(identity(8), 4, 1e200), "noise_multiplier = 1e+200"),
         (lambda: delta(redrawn_pair(identity(8), 4), 1.0, Adjacency.REPLACE), "adjacency = 'replace'"),
         (lambda: delta(redrawn_pair(identity(8), 4), 1.0, options=Options(sampler="maximum")), "sampler = 'maximum'"),
-        (lambda: RedrawnTiltedSampler(redrawn_pair(identity(8), 4), NOISE, 1.0), "direction = 'noise-first'"),
-        (lambda: RedrawnTiltedSampler(redrawn_pair(identity(8), 4), MIXTURE, 1.0, order=0), "order = 0"),
+        (lambda: RedrawnTiltedSampler(pattern_pair(identity(8), 4), NOISE, 1.0), "direction = 'noise-first'"),
+        (lambda: RedrawnTiltedSampler(pattern_pair(identity(8), 4), MIXTURE, 1.0, order=0), "order = 0"),
     ],
 )
 def test_what_cannot_be_analysed_is_refused(build: Any, message: str) -> None:
@@ -161,7 +162,7 @@ def test_what_cannot_be_analysed_is_refused(build: Any, message: str) -> None:
 
 @SLOW
 def test_what_no_amplification_needs_is_that_of_the_worst_pattern() -> None:
-    pair = redrawn_pair(Dense(np.tril(np.ones((8, 8)))), 2)
+    pair = pattern_pair(Dense(np.tril(np.ones((8, 8)))), 2)
     calibration = calibrate(pair, 2.0, 1e-2, options=Options(seed=1, samples=1 << 15), tau=1.2)
     assert gaussian(2.0, pair.at(calibration.unamplified).mu_upper) == pytest.approx(1e-2, rel=1e-6)
 
@@ -175,7 +176,7 @@ def test_what_no_amplification_needs_is_that_of_the_worst_pattern() -> None:
 )
 def test_samplers_agree_with_all_patterns_written_out(name: str, direction: Direction) -> None:
     strategy = STRATEGIES[name]
-    pair = redrawn_pair(strategy, 4, 0.9)
+    pair = pattern_pair(strategy, 4, 0.9)
     written_out = as_gram(all_modes(strategy, 4, pair), 0.9)
     expected = mean(one_draw_sharp(written_out, direction, 1.0), 1.0, 40_000, seed=2)
     agree(mean(sharp(pair, direction, 1.0), 1.0, 60_000), expected)
@@ -187,7 +188,7 @@ def test_samplers_agree_with_all_patterns_written_out(name: str, direction: Dire
 @pytest.mark.parametrize("seed", range(3))
 def test_samplers_agree_over_epsilons(level: float, multiplier: float, seed: int, direction: Direction) -> None:
     strategy = banded(12, 5, seed)
-    pair = redrawn_pair(strategy, 4, multiplier)
+    pair = pattern_pair(strategy, 4, multiplier)
     expected = mean(
         one_draw_sharp(as_gram(all_modes(strategy, 4), multiplier), direction, level), level, 200_000, seed=2
     )
@@ -200,10 +201,10 @@ def test_samplers_agree_over_epsilons(level: float, multiplier: float, seed: int
 @pytest.mark.parametrize("order", [2, 1, 5])
 def test_every_order_is_unbiased(order: int, direction: Direction) -> None:
     if direction is NOISE:
-        pair = redrawn_pair(banded(9, 4, 5), 3, 1.1)
+        pair = pattern_pair(banded(9, 4, 5), 3, 1.1)
         samplers = [RedrawnHalfSpaceSampler(pair, 0.5, deep=-0.5 * order), RedrawnPlainSampler(pair, NOISE)]
     else:
-        pair = redrawn_pair(banded(9, 4, 5), 3, 1.1)
+        pair = pattern_pair(banded(9, 4, 5), 3, 1.1)
         samplers = [RedrawnTiltedSampler(pair, MIXTURE, 0.5, order=order), RedrawnPlainSampler(pair, MIXTURE)]
     agree(*(mean(sampler, 0.5, 100_000, seed) for seed, sampler in enumerate(samplers)))
 
@@ -213,21 +214,60 @@ def test_every_order_is_unbiased(order: int, direction: Direction) -> None:
 def test_one_epoch_is_one_draw(direction: Direction) -> None:
     strategy = square_root(6, 4)
     before = mean(one_draw_sharp(dominating_pair(strategy, 6, 0.8), direction, 1.0), 1.0, 60_000)
-    agree(mean(sharp(redrawn_pair(strategy, 6, 0.8), direction, 1.0), 1.0, 60_000, seed=2), before)
+    agree(mean(sharp(pattern_pair(strategy, 6, 0.8), direction, 1.0), 1.0, 60_000, seed=2), before)
 
 
 @pytest.mark.parametrize("direction", slow_after(1, DIRECTIONS))
 def test_one_bin_is_the_gaussian_mechanism(direction: Direction) -> None:
-    pair = redrawn_pair(square_root(5, 2), 1, 0.7)
+    pair = pattern_pair(square_root(5, 2), 1, 0.7)
     assert pair.mu_upper == pytest.approx(1 / 0.7, rel=1e-10)
     estimate, error = mean(sharp(pair, direction, 1.0), 1.0, 60_000)
     assert abs(estimate - gaussian(1.0, 1 / 0.7)) < 5 * error + 1e-6
 
 
+def numbers(body: Any) -> Any:
+    """All that a result in JSON says but for how long it took and whose pair it was."""
+    if not isinstance(body, dict):
+        return body
+    apart = ("seconds", "created", "participation", "statement")
+    return {key: numbers(value) for key, value in body.items() if key not in apart}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "bins"),
+    slow_after(2, [(square_root(16, 4), 16), (identity(8), 8), (square_root(5, 2), 1), (Blt(600, [0.3], [0.9]), 600)]),
+)
+def test_one_epoch_or_one_bin_has_the_numbers_of_one_draw(strategy: Strategy, bins: int, tmp_path: Path) -> None:
+    """There is one pattern for each bin: the same intervals, certificates and multipliers, to the bit."""
+    options = Options(seed=3, samples=1 << 14)
+    redrawn, once = redrawn_pair(strategy, bins), pair_of_bins(strategy, bins)
+    multiplier = [calibrate(pair, 2.0, 1e-3, options=options, tau=1.2) for pair in (redrawn, once)]
+    assert numbers(multiplier[0].to_json()) == numbers(multiplier[1].to_json())
+    pairs = [pair.at(multiplier[0].noise_multiplier) for pair in (redrawn, once)]
+    for ask in (delta, epsilon):
+        for adjacency in (Adjacency.ADD, Adjacency.REMOVE, Adjacency.ADD_OR_REMOVE):
+            argument = 2.0 if ask is delta else 1e-3
+            answers = [numbers(ask(pair, argument, adjacency, options=options).to_json()) for pair in pairs]
+            assert answers[0] == answers[1]
+    ledgers = [Ledger(tmp_path / name) for name in ("redrawn.json", "once.json")]
+    first, second = (
+        certify(pair, 2.0, 1e-3, options=options, ledger=own) for pair, own in zip(pairs, ledgers, strict=True)
+    )
+    assert first.accepted
+    assert numbers(first.to_json()) == numbers(second.to_json())
+    assert (first.participation, second.participation) == ("redrawn", "bins")
+
+
+def test_one_bin_needs_no_samples() -> None:
+    result = delta(redrawn_pair(square_root(5, 2), 1, 0.7), 1.0, options=Options(seed=1))
+    assert result.samples == 0
+    assert result.lower <= gaussian(1.0, 1 / 0.7) <= result.upper <= result.lower * (1 + 1e-5)
+
+
 @pytest.mark.parametrize("row", slow_after(1, [row for row in ALLOCATION if row["direction"] != "max"]))
 def test_independent_noise_agrees_with_random_allocation(row: dict[str, Any]) -> None:
     rounds = row["bins"] * row["epochs"]
-    pair = redrawn_pair(identity(rounds), row["bins"], row["noise_multiplier"])
+    pair = pattern_pair(identity(rounds), row["bins"], row["noise_multiplier"])
     direction = MIXTURE if row["direction"] == "mixture_first" else NOISE
     estimate, error = mean(sharp(pair, direction, row["epsilon"]), row["epsilon"], (1 << 22) // rounds)
     assert row["delta_lower"] - 5 * error < estimate < row["delta_upper"] + 5 * error
@@ -237,7 +277,7 @@ def test_independent_noise_agrees_with_random_allocation(row: dict[str, Any]) ->
 @pytest.mark.parametrize(("rounds", "bins", "bands"), [(24, 12, 3), (24, 12, 5), (30, 10, 1), (20, 8, 3)])
 def test_short_memory_is_computed_in_short_blocks(rounds: int, bins: int, bands: int) -> None:
     """Against C written out; the last epoch of one case is partial."""
-    pair = redrawn_pair(banded(rounds, bands, 4), bins, 0.8)
+    pair = pattern_pair(banded(rounds, bands, 4), bins, 0.8)
     matrix = np.zeros((pair.epochs * bins, pair.epochs * bins))
     matrix[:rounds, :rounds] = banded(rounds, bands, 4).matrix() / banded(rounds, bands, 4).sensitivity(bins) / 0.8
     points = np.random.default_rng(1).standard_normal((pair.epochs, 3, bins))
@@ -267,7 +307,7 @@ def test_short_memory_is_computed_in_short_blocks(rounds: int, bins: int, bands:
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_the_pattern_bound_is_a_bound_and_is_attained(strategy: Strategy) -> None:
-    pair = redrawn_pair(strategy, 4)
+    pair = pattern_pair(strategy, 4)
     modes = all_modes(strategy, 4, pair)
     products = modes @ modes.T
     bound = PatternBound(pair.reach)
@@ -280,7 +320,7 @@ def test_the_pattern_bound_is_a_bound_and_is_attained(strategy: Strategy) -> Non
 def test_no_pattern_beats_a_bound_with_coarse_groups() -> None:
     """With many bins the bound merges bins; a search over patterns must not find more than it, and comes close."""
     strategy = Scaled(square_root(160, 41), np.random.default_rng(1).uniform(0.7, 1.3, 160))
-    pair = redrawn_pair(strategy, 40)
+    pair = pattern_pair(strategy, 40)
     reach, random = pair.reach, np.random.default_rng(2)
 
     def strength_of(pattern: NDArray[np.int64], strength: float) -> float:
@@ -316,7 +356,7 @@ def test_no_pattern_beats_a_bound_with_coarse_groups() -> None:
 @pytest.mark.parametrize("strategy", slow_after(3, STRATEGIES.values()))
 def test_the_first_pattern_has_the_law_and_the_bound_it_says(strategy: Strategy, order: int) -> None:
     """Against all patterns written out: the chain's probabilities, and the largest weight of a first pattern."""
-    pair = redrawn_pair(strategy, 4, 0.7)
+    pair = pattern_pair(strategy, 4, 0.7)
     law = PatternBound(pair.reach).first_pattern(0.49, order)
     with wide_jax():
         start = start_of(law)
@@ -342,7 +382,7 @@ def test_the_first_pattern_has_the_law_and_the_bound_it_says(strategy: Strategy,
 
 
 def test_a_law_of_the_first_pattern_makes_the_range_smaller_where_epochs_overlap() -> None:
-    model = RedrawnModel(redrawn_pair(square_root(256, 8), 32, 0.17))
+    model = RedrawnModel(pattern_pair(square_root(256, 8), 32, 0.17))
     fitted, plain = model.sampled_tilt(12.0), model.best_tilt(12.0)
     assert fitted.fitted
     assert fitted.log_range(12.0) < plain.log_range(12.0) - 1
@@ -379,7 +419,7 @@ def test_the_size_of_a_floor_is_a_confidence_limit() -> None:
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
-    pair = redrawn_pair(square_root(12), 4, 0.5)
+    pair = pattern_pair(square_root(12), 4, 0.5)
     with wide_jax():
         points = jax.numpy.asarray(np.random.default_rng(1).standard_normal((3, 5, 4)))
         parts = RedrawnModel(pair).parts()
@@ -391,7 +431,7 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 def test_a_floor_makes_the_range_smaller_and_loses_nothing() -> None:
     """Against all patterns written out; few of them, so that only a claim above delta leaves anything to the floor."""
     strategy, level, multiplier, claim = identity(16), 12.0, 0.25, 0.02
-    sampler = RedrawnHalfSpaceSampler(redrawn_pair(strategy, 4, multiplier), level)
+    sampler = RedrawnHalfSpaceSampler(pattern_pair(strategy, 4, multiplier), level)
     assert sampler.narrows
     narrower, failure = sampler.measured(5, 1e-6, claim)
     assert 0.98e-6 < failure < 1e-6
@@ -408,7 +448,7 @@ def test_a_floor_makes_the_range_smaller_and_loses_nothing() -> None:
 @SLOW
 @pytest.mark.parametrize(("level", "multiplier"), [(4.0, 0.45), (8.0, 0.3)])
 def test_a_floor_leaves_next_to_nothing_out(level: float, multiplier: float) -> None:
-    sampler = RedrawnHalfSpaceSampler(redrawn_pair(square_root(512, 8), 32, multiplier), level)
+    sampler = RedrawnHalfSpaceSampler(pattern_pair(square_root(512, 8), 32, multiplier), level)
     narrower, _ = sampler.measured(5, 1e-6)
     assert narrower.value_range(level) < 0.2 * sampler.value_range(level)
     expected, estimate = mean(sampler, level, 400_000), mean(narrower, level, 100_000, seed=2)
@@ -417,14 +457,14 @@ def test_a_floor_leaves_next_to_nothing_out(level: float, multiplier: float) -> 
 
 
 def test_a_sampler_that_needs_no_floor_stays_as_it_is() -> None:
-    sampler = RedrawnHalfSpaceSampler(redrawn_pair(square_root(8, 2), 4, 2.0), 1.0)
+    sampler = RedrawnHalfSpaceSampler(pattern_pair(square_root(8, 2), 4, 2.0), 1.0)
     assert sampler.measured(1, 1e-6) == (sampler, 1e-6)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("level", "multiplier"), slow_after(0, [(4.0, 0.5), (0.5, 1.5)]))
 def test_values_stay_within_the_range(level: float, multiplier: float, direction: Direction) -> None:
-    pair = redrawn_pair(square_root(24, 6), 6, multiplier)
+    pair = pattern_pair(square_root(24, 6), 6, multiplier)
     sampler = sharp(pair, direction, level)
     for draw in draws(sampler, 20_000, 3):
         raw = np.exp(draw.log_weight) * -np.expm1(np.minimum(level - draw.loss, 0.0))
@@ -436,7 +476,7 @@ def test_values_stay_within_the_range(level: float, multiplier: float, direction
 
 def test_the_noise_first_bound_covers_the_rounding_of_large_energies() -> None:
     """Next to no noise: what rounding may take off the energy counts for more than any fixed relative margin."""
-    pair = redrawn_pair(identity(2048), 128, 0.0001)
+    pair = pattern_pair(identity(2048), 128, 0.0001)
     spread, energy = float(np.linalg.norm(pair.reach.mean_mode)) / 0.0001, pair.reach.mean_energy / 0.0001**2
     level = (energy - spread**2) / 2 + spread**2 / 2 + 20 * spread
     rounded_up = energy * (1 + 2048 * 2.0**-52)
@@ -446,7 +486,7 @@ def test_the_noise_first_bound_covers_the_rounding_of_large_energies() -> None:
 
 
 def test_a_half_space_sampler_refuses_a_smaller_epsilon() -> None:
-    sampler = RedrawnHalfSpaceSampler(redrawn_pair(square_root(8, 2), 4), 2.0)
+    sampler = RedrawnHalfSpaceSampler(pattern_pair(square_root(8, 2), 4), 2.0)
     with pytest.raises(InvalidArgument, match=r"epsilon = 0\.5"):
         sampler.value_range(0.5)
 
@@ -480,7 +520,7 @@ def test_depths_have_the_density_and_the_range_they_say(spread: float, bound: fl
 @SLOW
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_types_differ_by_less_than_the_slack(direction: Direction) -> None:
-    pair = redrawn_pair(square_root(64, 9), 8, 0.6)
+    pair = pattern_pair(square_root(64, 9), 8, 0.6)
 
     def losses(dtype: str) -> tuple[FloatArray, float]:
         if direction is NOISE:
@@ -505,7 +545,7 @@ def test_next_to_no_noise_gives_trivial_limits(direction: Direction) -> None:
 @SLOW
 def test_a_sampler_keeps_its_bits_on_the_way_to_a_worker() -> None:
     for direction in DIRECTIONS:
-        sampler = sharp(redrawn_pair(square_root(12, 3), 4), direction, 1.0)
+        sampler = sharp(pattern_pair(square_root(12, 3), 4), direction, 1.0)
         copy = pickle.loads(pickle.dumps(sampler))
         assert np.array_equal(copy.draw(1, 2).loss, sampler.draw(1, 2).loss)
 
@@ -535,7 +575,7 @@ def test_the_accountant_answers_for_redrawn_bins(tmp_path: Path) -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_the_quick_estimator_agrees_near_its_design(direction: Direction) -> None:
     strategy = square_root(24, 6)
-    designed = redrawn_pair(strategy, 6, 1.0)
+    designed = pattern_pair(strategy, 6, 1.0)
     estimator = frozen_estimator(designed, direction, 1.0, 4, 1)
     for multiplier in (1.0, 1.08):
         quick = estimator(multiplier, 1.0)
@@ -583,7 +623,7 @@ def test_blocks_of_a_form_are_those_of_its_strategy(family: str) -> None:
         problem = Problem(parsed, 4, prefix_sums(10), "rmse", PARTICIPATIONS["redrawn"])
         blocks = problem.statistic(parameters)
     strategy = parsed.strategy(parameters)
-    reach = redrawn_pair(strategy, 4).reach
+    reach = pattern_pair(strategy, 4).reach
     scale = strategy.sensitivity(4)
     assert np.allclose(blocks[:, :4], reach.own * scale, rtol=1e-9)
     assert np.allclose(blocks[:-1, 4:8], reach.following * scale, rtol=1e-9, atol=1e-14)
@@ -648,16 +688,18 @@ def test_an_unknown_participation_is_refused() -> None:
         pytest.param(redrawn_pair(square_root(256, 8), 32, 0.17), 20.0, 0.03, marks=SLOW),  # mixture-first
     ],
 )
-def test_a_range_below_the_claim_is_no_obstacle(pair: RedrawnPair, level: float, claim: float, tmp_path: Path) -> None:
+def test_a_range_below_the_claim_is_no_obstacle(
+    pair: DominatingPair, level: float, claim: float, tmp_path: Path
+) -> None:
     """The closed form does not prove these claims, but hardly any sample counts."""
     certificate = certify(pair, level, claim, options=Options(seed=1), ledger=Ledger(tmp_path / "attempts.json"))
     assert certificate.accepted
     assert certificate.samples > 0
 
 
-def test_one_epoch_is_certified_as_bins_drawn_once(tmp_path: Path) -> None:
+def test_one_epoch_by_patterns_is_bins_drawn_once() -> None:
     """Both pairs are the same mechanism; delta of C = I needs no samples if bins are drawn once."""
-    estimate = delta(redrawn_pair(identity(8), 8, 0.8), 2.0, options=Options(seed=1, rel_width=0.05))
+    estimate = delta(pattern_pair(identity(8), 8, 0.8), 2.0, options=Options(seed=1, rel_width=0.05))
     known = delta(dominating_pair(identity(8), 8, 0.8), 2.0)
     assert known.samples == 0
     assert estimate.lower <= known.upper

@@ -6,13 +6,15 @@ For Toeplitz, BLT, banded and scaled C, with any number of bins. The pair is tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from galton.errors import InvalidArgument, check_memory, count
+from galton.errors import InvalidArgument, check_memory, choice, count
 from galton.pair import (
+    BATCHES,
     MOST_BINS,
+    ONE_DRAW,
     ROUNDOFF,
     DominatingPair,
     Pair,
@@ -45,6 +47,7 @@ class ManyBinsPair(DominatingPair):
       modes: M for a sensitivity of 1, as a linear map; no entry below the exact one.
       noise_multiplier: sensitivity-1 noise multiplier; the modes in force are those of `modes` divided by it.
       strategy: content hash of the strategy that it comes from, or a name.
+      participation: `bins`, or `redrawn` for a run where drawing once and redrawing are the same.
 
     Example:
       >>> from galton import square_root
@@ -53,14 +56,19 @@ class ManyBinsPair(DominatingPair):
       0.5
     """
 
-    participation: ClassVar[str] = Pair.participation
-    batches: ClassVar[str] = Pair.batches
     modes: Modes
     noise_multiplier: float = 1.0
     strategy: str = "given modes"
+    participation: str = ONE_DRAW
 
     def __post_init__(self) -> None:
+        choice("participation", self.participation, tuple(BATCHES))
         object.__setattr__(self, "noise_multiplier", check_noise_multiplier(self.noise_multiplier))
+
+    @property
+    def batches(self) -> str:
+        """The participation in words."""
+        return BATCHES[self.participation]
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
@@ -157,7 +165,7 @@ def _can_have_gram(bins: int) -> bool:
     return bins <= MOST_BINS
 
 
-def pair_of_bins(strategy: Strategy, bins: int) -> DominatingPair:
+def pair_of_bins(strategy: Strategy, bins: int) -> Pair | ManyBinsPair:
     """Returns the pair of bins drawn once: by its Gram matrix for few bins, else without if C has the structure for it.
 
     The Gram matrix serves up to 512 bins; and, with bins merged from 2,049 on, C without structure, or with a short

@@ -10,16 +10,20 @@ import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
-from galton.errors import FloatArray, InvalidArgument, array, check_memory, count, positive
+from galton.errors import FloatArray, InvalidArgument, array, check_memory, choice, count, positive
 from galton.strategies.base import Strategy
 from galton.typechecking import typechecked
 
 ROUNDOFF = 2.0**-53
 MOST_BINS = 20_000
+ONE_DRAW = "bins"
+REDRAWN = "redrawn"
+BATCHES = {ONE_DRAW: "balls-in-bins batches", REDRAWN: "balls-in-bins batches redrawn in every epoch"}
+"""Batches in words, by participation."""
 
 
 class DominatingPair(ABC):
@@ -106,6 +110,7 @@ class Pair(DominatingPair):
       strategy: content hash of the strategy that it comes from, or a name.
       rounds: rounds of the run.
       merged: how many neighbouring bins share a mode, for a bound with fewer modes (docs/math.md, section 5).
+      participation: `bins`, or `redrawn` for a run where drawing once and redrawing are the same.
 
     Example:
       >>> from galton import identity
@@ -114,13 +119,12 @@ class Pair(DominatingPair):
              [0.  , 0.25]])
     """
 
-    participation: ClassVar[str] = "bins"
-    batches: ClassVar[str] = "balls-in-bins batches"
     unit: FloatArray
     noise_multiplier: float = 1.0
     strategy: str = "given Gram matrix"
     rounds: int = 0
     merged: int = 1
+    participation: str = ONE_DRAW
 
     def __post_init__(self) -> None:
         unit = array("gram", self.unit, 2)
@@ -130,8 +134,14 @@ class Pair(DominatingPair):
             raise InvalidArgument("gram", float(unit.min()), "must not have negative entries")
         if not (unit.diagonal() > 0).all():
             raise InvalidArgument("gram", float(unit.diagonal().min()), "must have a positive diagonal")
+        choice("participation", self.participation, tuple(BATCHES))
         object.__setattr__(self, "unit", unit)
         object.__setattr__(self, "noise_multiplier", check_noise_multiplier(self.noise_multiplier))
+
+    @property
+    def batches(self) -> str:
+        """The participation in words."""
+        return BATCHES[self.participation]
 
     @property
     def modes(self) -> int:

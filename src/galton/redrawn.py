@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument
-from galton.pair import ROUNDOFF, DominatingPair, check_noise_multiplier, rounded_digest
+from galton.many_bins import pair_of_bins
+from galton.pair import BATCHES, REDRAWN, ROUNDOFF, DominatingPair, check_noise_multiplier, rounded_digest
 from galton.strategies.base import Strategy
 from galton.typechecking import typechecked
 
@@ -110,7 +111,7 @@ class Reach:
 @typechecked
 @dataclass(frozen=True, eq=False)
 class RedrawnPair(DominatingPair):
-    """The pair of a balls-in-bins run whose bins are redrawn in every epoch. `redrawn_pair` builds it.
+    """The pair of a balls-in-bins run whose bins are redrawn in every epoch. `pattern_pair` builds it.
 
     Attributes:
       reach: C at noise multiplier 1.
@@ -120,13 +121,13 @@ class RedrawnPair(DominatingPair):
 
     Example:
       >>> from galton import identity
-      >>> pair = redrawn_pair(identity(8), bins=4, noise_multiplier=2.0)
+      >>> pair = pattern_pair(identity(8), bins=4, noise_multiplier=2.0)
       >>> pair.epochs, round(pair.mu_upper, 6), pair.batches
       (2, 0.5, 'balls-in-bins batches redrawn in every epoch')
     """
 
-    participation: ClassVar[str] = "redrawn"
-    batches: ClassVar[str] = "balls-in-bins batches redrawn in every epoch"
+    participation: ClassVar[str] = REDRAWN
+    batches: ClassVar[str] = BATCHES[REDRAWN]
     reach: Reach
     noise_multiplier: float = 1.0
     strategy: str = "given matrix"
@@ -162,13 +163,14 @@ class RedrawnPair(DominatingPair):
 
 
 @typechecked
-def redrawn_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -> RedrawnPair:
+def redrawn_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -> DominatingPair:
     """Returns the dominating pair of a run of `strategy` with `bins` batches per epoch, redrawn in every epoch.
 
     Formal guarantee: let every contribution of an example have norm at most 1, and let every example be in one of
     `bins` batches of every epoch, chosen uniformly and independently of its other epochs and of other examples. Then
     the privacy profile of the run under add-or-remove adjacency is at most that of the pair. It is the exact pair of
-    |C| if C has at most bins + 1 bands, and an upper bound otherwise. Rounding only ever raises entries.
+    |C| if C has at most bins + 1 bands, and an upper bound otherwise; with one epoch or one bin it is the pair of bins
+    drawn once, which are the same batches then. Rounding only ever raises entries.
 
     Args:
       strategy: C; square.
@@ -181,14 +183,26 @@ def redrawn_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -
     Example:
       >>> from galton import square_root
       >>> pair = redrawn_pair(square_root(16, bands=3), bins=4, noise_multiplier=2.0)
-      >>> pair.bins, pair.epochs
-      (4, 4)
+      >>> pair.bins, pair.participation
+      (4, 'redrawn')
     """
     strategy.check_bins(bins)
-    if strategy.rows != strategy.rounds:
-        raise InvalidArgument(
-            "strategy", strategy.kind, "must be a square matrix for bins redrawn in every epoch; take another strategy"
-        )
+    if bins not in (1, strategy.rounds):
+        return pattern_pair(strategy, bins, noise_multiplier)
+    _check_square(strategy)
+    return replace(pair_of_bins(strategy, bins), participation=REDRAWN, noise_multiplier=noise_multiplier)
+
+
+def pattern_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -> RedrawnPair:
+    """Returns the pair of `redrawn_pair` by patterns of bins, whatever the number of epochs and bins.
+
+    Args:
+      strategy: C; square.
+      bins: batches per epoch.
+      noise_multiplier: sensitivity-1 noise multiplier, in the convention of a run of fixed order.
+    """
+    strategy.check_bins(bins)
+    _check_square(strategy)
     epochs = -(-strategy.rounds // bins)
     if epochs * bins * bins > MOST_ENTRIES:
         remedy = (
@@ -216,3 +230,10 @@ def redrawn_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -
             tail[epoch + 2 :] += rows[epoch + 2 :].max(axis=2)
     tail *= 1 + 4 * epochs * ROUNDOFF
     return RedrawnPair(Reach(own, following, tail), noise_multiplier, strategy.digest, strategy.rounds)
+
+
+def _check_square(strategy: Strategy) -> None:
+    if strategy.rows != strategy.rounds:
+        raise InvalidArgument(
+            "strategy", strategy.kind, "must be a square matrix for bins redrawn in every epoch; take another strategy"
+        )

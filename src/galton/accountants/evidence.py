@@ -13,11 +13,10 @@ from galton.batching.laws import Law, RandomBin, RedrawnBins, Renewal
 from galton.errors import InvalidArgument, positive
 from galton.fields import Fields
 from galton.guarantee import Guarantee
-from galton.pair import Pair
-from galton.redrawn import RedrawnPair
+from galton.pair import ONE_DRAW, REDRAWN
 from galton.separated import named_separation
 
-CERTIFIED_LAWS: dict[str, type[Law]] = {Pair.participation: RandomBin, RedrawnPair.participation: RedrawnBins}
+CERTIFIED_LAWS: dict[str, type[Law]] = {ONE_DRAW: RandomBin, REDRAWN: RedrawnBins}
 """The law of the examples that a certificate is about, by the name that it has there; see `certifies`."""
 
 

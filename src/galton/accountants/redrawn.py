@@ -14,7 +14,8 @@ from galton.accountants.statement import Standing, Statement
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.errors import FloatArray
 from galton.guarantee import Adjacency
-from galton.redrawn import RedrawnPair, redrawn_pair
+from galton.pair import REDRAWN, DominatingPair
+from galton.redrawn import pattern_pair, redrawn_pair
 from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
 
@@ -26,7 +27,7 @@ class RedrawnBins(MonteCarlo):
     """The pair has one mode for each pattern of bins (docs/math.md, section 10)."""
 
     name: ClassVar[str] = "redrawn"
-    participation: ClassVar[str] = RedrawnPair.participation
+    participation: ClassVar[str] = REDRAWN
     default_strategy: ClassVar[str] = "blt:4+scale"
     typical_bands: ClassVar[int] = 8
     compared: ClassVar[Compared] = Compared(
@@ -48,7 +49,7 @@ class RedrawnBins(MonteCarlo):
         failure_probability=FAILURE_SHARE * 1e-5,
     )
 
-    def _pair(self, strategy: Strategy, bins: int) -> RedrawnPair:
+    def _pair(self, strategy: Strategy, bins: int) -> DominatingPair:
         return redrawn_pair(strategy, bins)
 
     def most_bands(self, bins: int) -> int:
@@ -56,7 +57,7 @@ class RedrawnBins(MonteCarlo):
         return bins + 1
 
     def gram(self, run: Run) -> FloatArray | None:
-        reach = redrawn_pair(run.strategy, run.bins).reach
+        reach = pattern_pair(run.strategy, run.bins).reach
         if reach.tail.any():
             return None
         return np.concatenate((reach.gram, reach.overlap)) / run.noise_multiplier**2

@@ -18,9 +18,8 @@ from galton.bounds import BOUNDS, BettingTest, EmpiricalBernstein, FixedSample
 from galton.errors import InvalidArgument, positive, probability
 from galton.fields import Fields
 from galton.guarantee import Adjacency, Direction, Guarantee, as_guarantee
-from galton.pair import DominatingPair, Pair
+from galton.pair import BATCHES, ONE_DRAW, DominatingPair
 from galton.provenance import now, versions
-from galton.redrawn import RedrawnPair
 from galton.sampling import choose_sampler, draws
 from galton.separated import SeparatedPair, named_separation, separated_batches
 from galton.typechecking import typechecked
@@ -30,10 +29,6 @@ FAILURE_SHARE = 1.5e-3
 
 _LADDER = np.array([1.0, 1.02, 1.05, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0])
 """Multiples of the claimed delta that a rejected verification may still prove."""
-
-ONE_DRAW = Pair.participation
-_BATCHES = {kind.participation: kind.batches for kind in (Pair, RedrawnPair)}
-"""Batches in words, by the participation of certificates; that of min-separation has a number."""
 
 _IN_JSON = {"strategy": "strategy_hash"}
 """Fields with another name in JSON, where `strategy` is a strategy by its name."""
@@ -283,10 +278,10 @@ def _batches_of(participation: str) -> str:
     separation = named_separation(participation)
     if separation is not None:
         return separated_batches(separation)
-    if participation not in _BATCHES:
-        remedy = "must be one of " + ", ".join((*_BATCHES, f"{SeparatedPair.kind}:S"))
+    if participation not in BATCHES:
+        remedy = "must be one of " + ", ".join((*BATCHES, f"{SeparatedPair.kind}:S"))
         raise InvalidArgument("participation", participation, remedy)
-    return _BATCHES[participation]
+    return BATCHES[participation]
 
 
 def target_digest(pair: DominatingPair, guarantee: Guarantee) -> str:

@@ -19,8 +19,8 @@ from galton.optimization.forms import Form
 from galton.optimization.noise_level import ESTIMATORS, GramLevel, NoiseLevel
 from galton.optimization.pattern_level import PatternLevel, reach_of
 from galton.optimization.separated_level import SeparatedLevel
-from galton.pair import DominatingPair, Pair
-from galton.redrawn import RedrawnPair, redrawn_pair
+from galton.pair import REDRAWN, DominatingPair, Pair
+from galton.redrawn import redrawn_pair
 from galton.separated import SeparatedPair, named_separation, separated_pair
 from galton.strategies.base import Strategy
 
@@ -169,7 +169,7 @@ class PatternParticipation(Participation):
 class Redrawn(PatternParticipation):
     """Bins redrawn in every epoch: the statistic is C in blocks of an epoch, as `pattern_level.reach_of` reads it."""
 
-    name: ClassVar[str] = RedrawnPair.participation
+    name: ClassVar[str] = REDRAWN
 
     def statistic(self, form: Form, bins: int) -> jax.Array:
         return form.epoch_blocks(bins)
