@@ -278,7 +278,9 @@ class Accountant(ABC):
           adjacency: which data sets are neighbours.
         """
         if not self.supports(adjacency):
-            raise InvalidArgument("adjacency", adjacency.value, f"is not covered by the accountant {self.name}")
+            covered = " or ".join(member.value for member in Adjacency if self.supports(member))
+            remedy = f"is not covered by the accountant {self.name}; take {covered}"
+            raise InvalidArgument("adjacency", adjacency.value, remedy)
 
     def check(self, strategy: Strategy, scheme: Scheme, bins: int) -> None:
         """Refuses a strategy or batches, of a law that is covered, for which the analysis does not hold.
