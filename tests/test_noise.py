@@ -9,6 +9,7 @@ import os
 import stat
 import unittest.mock
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -636,4 +637,9 @@ def test_a_journal_that_cannot_be_written_is_an_error_that_names_it(
         with pytest.raises(InvalidFile, match=r"noise\.journal: cannot be written \(No space left on device\)"):
             journal.release(0, np.array([1]))
     assert journal.released == 0
+    journal.release(0, np.array([2]))
     journal.close()
+    with closing(Journal(tmp_path / "noise.journal", key_from_seed(1), plan="x")) as again:
+        assert again.released == 1
+        assert again.objection(0, np.array([2])) == ""
+        assert again.objection(0, np.array([1]))

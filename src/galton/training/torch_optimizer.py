@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -325,11 +326,17 @@ def without_run(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_tensors(content: Any, temporary: Path) -> None:
-    """Writes what `torch.load(weights_only=True)` reads; an error of the file system, as of a full disk, stays one."""
+    """Writes what `torch.load(weights_only=True)` reads."""
+    with errors_of_files(), temporary.open("wb") as file:
+        torch.save(content, file)
+
+
+@contextmanager
+def errors_of_files() -> Iterator[None]:
+    """Raises an error of the file system, as of a full disk, as such, where PyTorch hides it in one of its own."""
     try:
-        with temporary.open("wb") as file:
-            torch.save(content, file)
-    except RuntimeError as error:  # in which PyTorch hides it
+        yield
+    except RuntimeError as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__
