@@ -91,8 +91,8 @@ def test_sharded_parameters_give_the_model_of_whole_ones(small_plan: Plan, tmp_p
     assert same(parts["model"], whole["model"])
     files = [tmp_path / what / "run" / "model.pt" for what in ("replicated", "sharded")]
     assert same(*(torch.load(file, weights_only=True) for file in files))
-    with np.load(files[0].with_name("noise.npz")) as one, np.load(files[1].with_name("noise.npz")) as other:
-        assert np.array_equal(one["buffers_000000"], other["buffers_000000"])
+    with np.load(files[0].with_name("noise.npz")) as undivided, np.load(files[1].with_name("noise.npz")) as divided:
+        assert np.array_equal(undivided["buffers_000000"], divided["buffers_000000"])
 
 
 @pytest.mark.slow
