@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from galton.training.torch import Forward, train
+from galton.training.torch_sharded import gathered
 
 SEED = 1076
 
@@ -35,8 +38,31 @@ def loss(model: Forward, rows: Any) -> Tensor:
 
 def replicated(folder: Path, kill_at: int | None, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
     """Trains a model that every rank has; rank 1 is killed after so many rounds."""
-    rank = dist.get_rank()
-    model = network(seed=1 + rank)  # rank 0 decides
+    return trained(network(seed=1 + dist.get_rank()), folder, kill_at, **options)  # rank 0 decides
+
+
+def sharded(folder: Path, kill_at: int | None, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """Trains a model of which every rank has a part (FSDP2), one of whose layers is a unit of its own."""
+    model = network()
+    fully_shard(model[0])  # type: ignore[index]
+    fully_shard(model)
+    return trained(model, folder, kill_at, **options)
+
+
+def ghost(model: Forward, rows: Any) -> Tensor:
+    return cross_entropy(model(rows[0]), rows[1], reduction="none")
+
+
+def silent(model: Forward, rows: Any) -> Tensor:
+    """A loss without a gradient: what is left is the noise."""
+    return 0 * model(rows[0]).sum()
+
+
+def trained(
+    model: nn.Module, folder: Path, kill_at: int | None, *, loss: Any = loss, **options: Any
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Trains a model on all ranks; rank 1 is killed after so many rounds."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 
     def watch(done: int) -> None:
@@ -50,7 +76,7 @@ def replicated(folder: Path, kill_at: int | None, **options: Any) -> tuple[nn.Mo
         model,
         examples(),
         optimizer,
-        distributed=True,
+        distributed=dist.is_initialized(),
         seed=SEED,
         save_every=6,
         watch=watch,
@@ -59,13 +85,22 @@ def replicated(folder: Path, kill_at: int | None, **options: Any) -> tuple[nn.Mo
     return model, record
 
 
+WORK: dict[str, Any] = {
+    "replicated": replicated,
+    "sharded": sharded,
+    "replicated ghost": partial(replicated, loss=ghost, ghost=True),
+    "sharded ghost": partial(sharded, loss=ghost, ghost=True),
+    "sharded silent": partial(sharded, loss=silent),
+}
+
+
 def main() -> None:
     rank, size, what, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     kill_at = int(sys.argv[5]) if len(sys.argv) > 5 else None
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
-    model, record = {"replicated": replicated}[what](folder, kill_at)
-    torch.save({"model": model.state_dict(), "record": record}, folder / f"rank-{rank}.pt")
+    model, record = WORK[what](folder, kill_at)
+    torch.save({"model": gathered(model.state_dict()), "record": record}, folder / f"rank-{rank}.pt")
     dist.destroy_process_group()
 
 

@@ -16,7 +16,8 @@ FRAMEWORKS = {"torch", "opacus", "optax"}
 ADAPTERS = {"galton.training.jax", "galton.training.torch", "galton.training.opacus"}
 ADAPTER_PARTS = {
     *("galton.training.torch_batches", "galton.training.torch_clipping", "galton.training.torch_optimizer"),
-    *("galton.training.torch_processes", "galton.training.torch_ghost", "galton.training.torch_ghost_layers"),
+    *("galton.training.torch_processes", "galton.training.torch_sharded"),
+    *("galton.training.torch_ghost", "galton.training.torch_ghost_layers"),
     *("galton.training.torch_workers", "galton.training.opacus_batches", "galton.training.opacus_accountant"),
     "galton.training.opacus_optimizer",
 }

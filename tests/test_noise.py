@@ -9,6 +9,8 @@ import os
 import stat
 import unittest.mock
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ from galton.noise import (
 from galton.noise import layout as layout_module
 from galton.noise.hashing import content_hash, device_words
 from galton.noise.keys import apart
-from galton.noise.layout import layout_of
+from galton.noise.layout import Piece, layout_of
 from galton.noise.normals import ERROR, from_words, standard_normals
 from galton.noise.stream import MARGIN
 from galton.noise.threefry import block
@@ -365,6 +367,41 @@ def test_arrays_share_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(x[1], MARGIN * numpy_normals(np.asarray(key_from_seed(1)), 0, 1, 0, 20), rtol=1e-6)
 
 
+def test_pieces_have_the_noise_of_the_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of processes that each have some rows of every array, or none; saved together, they go on cut in another way."""
+    monkeypatch.setattr(layout_module, "GROUP", 20)  # `c` is alone in its vector, of which the last has nothing
+    shapes = {"w": (5, 3), "b": (5,), "c": (1, 20)}
+
+    def pieces(rank: int, rows: int) -> dict[str, Piece]:
+        cuts = {name: (min(rank * rows, shape[0]), min((rank + 1) * rows, shape[0])) for name, shape in shapes.items()}
+        return {
+            name: Piece(
+                shape, np.float32, (cuts[name][0], *(0,) * len(shape[1:])), (-np.subtract(*cuts[name]), *shape[1:])
+            )
+            for name, shape in shapes.items()
+        }
+
+    noise, key = CorrelatedNoise(KINDS["blt"], 1.0), key_from_seed(5)
+    whole = noise.init({name: jnp.zeros(shape) for name, shape in shapes.items()}, key)
+    parts = [noise.init(pieces(rank, rows=2), key) for rank in range(3)]
+    for turn in range(5):
+        expected, whole = noise.step(whole)
+        drawn = [noise.step(state) for state in parts]
+        parts = [state for _, state in drawn]
+        for name in shapes:
+            assert np.array_equal(np.concatenate([values[name] for values, _ in drawn]), expected[name]), (turn, name)
+        if turn == 2:
+            wholes = [np.zeros(buffer.shape, np.float32) for buffer in whole.buffers]
+            for state in parts:
+                state.layout.put(wholes, [np.asarray(buffer) for buffer in state.buffers])
+            for saved, buffer in zip(wholes, whole.buffers, strict=True):
+                assert np.array_equal(saved, buffer)
+            with pytest.raises(InvalidArgument, match=r"^buffers = .*must be those of all processes"):
+                save_state(tmp_path / "noise.npz", noise, parts[0])
+            save_state(tmp_path / "noise.npz", noise, replace(parts[0], buffers=list(map(jnp.asarray, wholes))))
+            parts = [load_state(tmp_path / "noise.npz", noise, pieces(rank, rows=3)) for rank in range(2)]
+
+
 def test_an_array_that_has_no_counters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_module, "LARGEST", 8)
     with pytest.raises(InvalidArgument, match=r"^params = .*at most 8 elements"):
@@ -600,4 +637,9 @@ def test_a_journal_that_cannot_be_written_is_an_error_that_names_it(
         with pytest.raises(InvalidFile, match=r"noise\.journal: cannot be written \(No space left on device\)"):
             journal.release(0, np.array([1]))
     assert journal.released == 0
+    journal.release(0, np.array([2]))
     journal.close()
+    with closing(Journal(tmp_path / "noise.journal", key_from_seed(1), plan="x")) as again:
+        assert again.released == 1
+        assert again.objection(0, np.array([2])) == ""
+        assert again.objection(0, np.array([1]))

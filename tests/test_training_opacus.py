@@ -15,12 +15,15 @@ import pytest
 pytest.importorskip("opacus")
 
 import torch
+import torch.distributed as dist
 from opacus.accountants import create_accountant
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from galton.errors import GaltonError, InvalidFile
+from galton.errors import GaltonError, InvalidArgument, InvalidFile
 from galton.noise import key_from_seed
 from galton.plan import Plan, PlanNotTrusted, save_plan
 from galton.training import LostRounds, PlanViolated, check_record
@@ -494,6 +497,21 @@ def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path
         setattr(script.optimizer, name, planned)
     assert script.engine.run.round == 0
     script.go_on(1).engine.close()
+
+
+@pytest.mark.parametrize("wrapper", [DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel])
+def test_distributed_models_are_refused(small_plan: Plan, tmp_path: Path, wrapper: type[nn.Module]) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        model = wrapper(network())
+        loader = DataLoader(examples(), batch_size=8)
+        with pytest.raises(InvalidArgument, match=r"^module = '.*DataParallel': must not be distributed: each rank"):
+            PlanPrivacyEngine(small_plan, tmp_path / "run").make_private(
+                module=model, optimizer=momentum(model), data_loader=loader
+            )
+    finally:
+        dist.destroy_process_group()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_target_that_is_the_plans_is_accepted(small_plan: Plan, tmp_path: Path) -> None:

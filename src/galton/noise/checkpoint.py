@@ -111,8 +111,11 @@ def read_state(content: bytes, path: str, noise: CorrelatedNoise, params: Tree) 
 
 
 def _arrays_of(state: NoiseState) -> dict[str, np.ndarray[Any, Any]]:
-    begun = int(state.round) > 0  # else buffers are zero, whichever process has them
-    groups = state.layout.joined([np.asarray(x) if begun else np.zeros(x.shape, x.dtype) for x in state.buffers])
+    if int(state.round) > 0:
+        groups = state.layout.joined([np.asarray(x) for x in state.buffers])
+    else:  # all are zero, whichever process has them
+        wholes = zip(state.buffers, state.layout.groups, strict=True)
+        groups = [np.zeros((len(x), size), dtype) for x, (size, dtype) in wholes]
     named = {f"buffers_{number:06d}": group for number, group in enumerate(groups)}
     own = {"key": state.keys, "since": state.since, "round": state.round}
     return {**{name: np.asarray(array) for name, array in own.items()}, **named}

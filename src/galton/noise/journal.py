@@ -153,8 +153,8 @@ class Journal:
             objection = self.objection(turn, batch, content)
             if objection:
                 raise NoiseReused(f"{self.path}: round {turn} has had its noise {objection}")
-            self.replays += 1
             self._append({"replayed": turn})
+            self.replays += 1
         else:
             digest, total = self._digests(batch, content)
             self._append({"round": turn, "batch": digest} | ({"sum": total} if total else {}))
@@ -238,8 +238,7 @@ class Journal:
                 self._read_line(line)
         except (ValueError, KeyError, TypeError):
             raise InvalidFile(f"{self.path}: is not a journal, or was damaged") from None
-        self._file.seek(len(whole.encode()))
-        self._file.truncate()
+        self._end = len(whole.encode())
         if not lines:
             self._append(header)
         elif lines[0] != header:
@@ -264,10 +263,14 @@ class Journal:
             self.replays += int(line["replayed"]) >= 0
 
     def _append(self, line: dict[str, Any]) -> None:
+        content, handle = (files.canonical(line) + "\n").encode(), self._file.fileno()
         try:
-            self._file.write(files.canonical(line) + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            os.ftruncate(handle, self._end)  # a line that could not be written as a whole was never followed by noise
+            written = 0
+            while written < len(content):
+                written += os.pwrite(handle, content[written:], self._end + written)
+            os.fsync(handle)
         except OSError as error:
             reason = error.strerror or error
             raise InvalidFile(f"{self.path}: cannot be written ({reason}); no noise was given for it") from error
+        self._end += len(content)

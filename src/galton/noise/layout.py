@@ -2,7 +2,8 @@
 
 Every element has a counter of its own: its place in a group of arrays. Where a model is spread over several devices,
 each device lays the pieces that it has end to end, and knows their places. Noise depends on places only, so that it is
-the same on any number of devices, and every device makes its own without a word to the others.
+the same on any number of devices, and every device makes its own without a word to the others. The same goes for
+processes that JAX knows nothing of, each of which has a `Piece` of every array.
 """
 
 from __future__ import annotations
@@ -41,6 +42,21 @@ Local = Callable[[Any, int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 """f(shared, group, places, rows): of the elements at these places a vector, and new rows of shape (memory, size)."""
 
 
+class Piece(jax.ShapeDtypeStruct):
+    """The part of an array that this process has, where others, which JAX knows nothing of, have the rest.
+
+    Args:
+      shape: of the whole array.
+      dtype: of the array.
+      begin: first index of the part along each axis.
+      local: shape of the part.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, begin: tuple[int, ...], local: tuple[int, ...]) -> None:
+        super().__init__(shape, dtype)  # type: ignore[no-untyped-call]
+        self.begin, self.local = begin, local
+
+
 @dataclass(frozen=True)
 class Layout:
     """Structure, shapes and dtypes of a model's noise, and which arrays share a vector. Static under `jit`.
@@ -52,6 +68,7 @@ class Layout:
       starts: index of the first array of every group, then the number of arrays.
       mesh: the `Mesh` of devices, if there are several.
       specs: how every array is cut over them.
+      cuts: first index and shape of the part of every array that this process has, if it has parts only (`Piece`).
     """
 
     structure: Any
@@ -60,6 +77,7 @@ class Layout:
     starts: tuple[int, ...]
     mesh: Any = None
     specs: tuple[PartitionSpec, ...] = ()
+    cuts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
 
     @property
     def groups(self) -> list[tuple[int, str]]:
@@ -73,6 +91,10 @@ class Layout:
         """Of every array, the shape that each device has of it, and where that begins, for all devices."""
         pieces = []
         for index, shape in enumerate(self.shapes):
+            if self.cuts:
+                begin, local = self.cuts[index]
+                pieces.append((local, np.asarray(begin, np.uint32).reshape(1, len(shape))))
+                continue
             if self.mesh is None:
                 pieces.append((shape, np.zeros((1, len(shape)), np.uint32)))
                 continue
@@ -95,10 +117,12 @@ class Layout:
 
     def zeros_program(self, memory: int) -> Any:
         """Returns the function that makes them, for several devices compiled by `jit`."""
-        if self.mesh is None:
-            return lambda: [jnp.zeros((memory, size), dtype) for size, dtype in self.groups]
-        shapes = [(memory, self.mesh.size * size) for size in self._local_sizes]
         dtypes = [dtype for _, dtype in self.groups]
+        if self.mesh is None:
+            return lambda: [
+                jnp.zeros((memory, size), dtype) for size, dtype in zip(self._local_sizes, dtypes, strict=True)
+            ]
+        shapes = [(memory, self.mesh.size * size) for size in self._local_sizes]
         rows = NamedSharding(self.mesh, self._rows)
         return jax.jit(lambda: list(map(jnp.zeros, shapes, dtypes)), out_shardings=rows)
 
@@ -126,7 +150,7 @@ class Layout:
           The vectors, as a tree like the model that lies where the model does, and the new rows.
         """
         if self.mesh is None:
-            places = [jax.lax.iota(jnp.uint32, size) for size, _ in self.groups]
+            places = [self._own_places(group) for group in range(len(rows))]
             done = [function(shared, *given) for given in zip(range(len(rows)), places, rows, strict=True)]
             return self._unflatten([x for x, _ in done]), [after for _, after in done]
 
@@ -142,6 +166,13 @@ class Layout:
             out_specs=(jax.tree.unflatten(self.structure, self.specs), self._rows),
             check_vma=False,  # arrays that all devices have are the same on all: they are functions of places
         )(shared, rows)
+
+    def _own_places(self, group: int) -> jax.Array:
+        """Places of the elements that this process has of a group, without a mesh of devices."""
+        if not self.cuts:
+            return jax.lax.iota(jnp.uint32, self.groups[group][0])
+        indices = range(*self.starts[group : group + 2])
+        return jnp.concatenate([self._places_of(index, jnp.zeros((), jnp.int32)).reshape(-1) for index in indices])
 
     def _places(self, group: int, device: jax.Array) -> jax.Array:
         """Places of the elements that a device has of a group."""
@@ -174,27 +205,38 @@ class Layout:
         return jax.tree.unflatten(self.structure, leaves)
 
     def joined(self, rows: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Returns rows in the order of places, whatever the devices: an array of shape (memory, size) a group."""
+        """Returns rows in the order of places, whatever the devices: an array of shape (memory, size) a group.
+
+        A process that has parts of arrays only must be given the rows of all: see `put`.
+        """
         if self.mesh is None:
+            if [part.shape[1] for part in rows] != [size for size, _ in self.groups]:
+                raise InvalidArgument("buffers", [part.shape for part in rows], "must be those of all processes")
             return rows
         wholes = [np.empty((len(part), size), dtype) for part, (size, dtype) in zip(rows, self.groups, strict=True)]
-        parts = [part.reshape(len(part), self.mesh.size, -1) for part in rows]
+        self.put(wholes, rows)
+        return wholes
+
+    def put(self, wholes: list[NDArray[Any]], rows: list[NDArray[Any]]) -> None:
+        """Puts the rows of all devices, or of the process that has these parts, to their places."""
+        parts = [part.reshape(len(part), self.mesh.size if self.mesh else 1, -1) for part in rows]
         for group, device, places, local in self._slices():
             wholes[group][:, places] = parts[group][:, device, local]
-        return wholes
 
     def placed(self, wholes: list[NDArray[Any]]) -> list[jax.Array]:
         """The inverse of `joined`: every element goes to the devices that have it, and to no other."""
-        if self.mesh is None:
+        if self.mesh is None and not self.cuts:
             return [jnp.array(whole) for whole in wholes]
         rows = [
-            np.empty((len(whole), self.mesh.size, size), whole.dtype)
+            np.empty((len(whole), self.mesh.size if self.mesh else 1, size), whole.dtype)
             for whole, size in zip(wholes, self._local_sizes, strict=True)
         ]
         for group, device, places, local in self._slices():
             rows[group][:, device, local] = wholes[group][:, places]
-        sharding = NamedSharding(self.mesh, self._rows)
         flat = [part.reshape(len(part), -1) for part in rows]
+        if self.mesh is None:
+            return [jnp.array(part) for part in flat]
+        sharding = NamedSharding(self.mesh, self._rows)
         return [jax.make_array_from_callback(part.shape, sharding, part.__getitem__) for part in flat]
 
     def _slices(self) -> Any:
@@ -238,7 +280,10 @@ def layout_of(params: Tree) -> Layout:
     if len(meshes) > 1:
         raise InvalidArgument("params", f"{len(meshes)} meshes", "all arrays must be on the same devices, in one mesh")
     if not meshes:
-        return Layout(structure, shapes, dtypes, tuple(starts))
+        cuts = tuple((leaf.begin, leaf.local) for leaf in leaves if isinstance(leaf, Piece))
+        if len(cuts) not in (0, len(leaves)):
+            raise InvalidArgument("params", f"{len(cuts)} of {len(leaves)} arrays", "must all be cut, or none")
+        return Layout(structure, shapes, dtypes, tuple(starts), cuts=cuts)
     specs = tuple(cut_along() if sharding is None else sharding.spec for sharding in shardings)
     return Layout(structure, shapes, dtypes, tuple(starts), meshes.pop(), specs)
 
@@ -258,8 +303,12 @@ def sharding_of(leaf: Any) -> NamedSharding | None:
 def shapes_of(params: Tree) -> Tree:
     """Returns shapes, dtypes and shardings of a model, without holding on to any array."""
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
-            jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding_of(leaf)
+        lambda leaf: (
+            leaf
+            if isinstance(leaf, Piece)
+            else jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
+                jnp.shape(leaf), jnp.result_type(leaf), sharding=sharding_of(leaf)
+            )
         ),
         params,
     )

@@ -29,8 +29,10 @@ try:
     from opacus import PrivacyEngine
 except ModuleNotFoundError:
     raise MissingExtra("galton.training.opacus", "opacus", "opacus") from None
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, get_optimizer_class
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
@@ -56,12 +58,17 @@ from galton.training.run import TrainingRun
 from galton.training.termination import Termination
 from galton.training.torch import open_run
 from galton.training.torch_batches import check_users
-from galton.training.torch_optimizer import check_holds, write_tensors
+from galton.training.torch_optimizer import check_holds, errors_of_files, write_tensors
 
 __all__ = ["PlanAccountant", "PlanDPOptimizer", "PlanDPOptimizerFastGradientClipping", "PlanPrivacyEngine"]
 
 SCHEDULER = "galton_lr_scheduler"
 """Key of a learning rate scheduler's state in a checkpoint."""
+
+DISTRIBUTED = (
+    "must not be distributed: each rank of Opacus adds noise of its own, and a plan has one noise for the sum over all "
+    "of them; galton.training.torch trains in several processes by train(distributed=True)"
+)
 
 
 class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
@@ -168,6 +175,8 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         Returns:
           Module, optimiser, for ghost clipping also the criterion, and data loader.
         """
+        if isinstance(module, DistributedDataParallel | DifferentiallyPrivateDistributedDataParallel):
+            raise InvalidArgument("module", type(module).__name__, DISTRIBUTED)
         if self._model is not None:
             raise PlanViolated("make_private: has been called already; a plan is for one run, of one model")
         plan = self.plan
@@ -256,12 +265,7 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
     ) -> PlanDPOptimizer:
         kind = get_optimizer_class(clipping=clipping, distributed=distributed, grad_sample_mode=grad_sample_mode)
         if kind not in self.OPTIMIZERS or self._model is None:
-            raise InvalidArgument(
-                "module",
-                kind.__name__,
-                "must not be distributed: each rank of Opacus adds noise of its own, and a plan has one noise for the "
-                "sum over all; galton.training.torch trains in several processes by train(distributed=True)",
-            )
+            raise InvalidArgument("module", kind.__name__, DISTRIBUTED)
         private = self.OPTIMIZERS[kind](
             optimizer, self._model, self.run, self._delivery, self._wrapped, loss_reduction, self._users
         )
@@ -287,7 +291,7 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         if not isinstance(path, str | os.PathLike):
             super().save_checkpoint(path=path, **options)
             return
-        with files.replacing(Path(path), secret=True) as temporary, temporary.open("wb") as file:
+        with files.replacing(Path(path), secret=True) as temporary, errors_of_files(), temporary.open("wb") as file:
             super().save_checkpoint(path=file, **options)
 
     def load_checkpoint(self, *, path: Any, lr_scheduler: LRScheduler | None = None, **options: Any) -> dict[str, Any]:
@@ -336,9 +340,11 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         Returns:
           The record, as in record.json.
         """
-        if self._model is not None and self.run.released:
-            self.run.publish(partial(write_tensors, self._model.state_dict()), ".pt")
-        self.run.close()
+        try:
+            if self._model is not None and self.run.released:
+                self.run.publish(partial(write_tensors, self._model.state_dict()), ".pt")
+        finally:
+            self.run.close()
         record = check_record(self.run.folder)
         self._termination.__exit__(None, None, None)  # a signal that came takes effect here
         return record

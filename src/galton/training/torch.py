@@ -26,12 +26,14 @@ except ModuleNotFoundError:
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
 from galton.batching import Users
 from galton.errors import count
+from galton.noise.layout import Piece
 from galton.plan import Plan, load_plan
 from galton.training.clipping import Clipping
 from galton.training.diagnostics import Diagnostics, Receiver, keep_diagnostics
@@ -43,6 +45,18 @@ from galton.training.torch_clipping import Forward, Loss, clipped_sum, trainable
 from galton.training.torch_ghost import ghost_clipped_sum
 from galton.training.torch_optimizer import AnyRun, ClippedSum, PrivateOptimizer, without_run, write_tensors
 from galton.training.torch_processes import FIRST, SharedRun, check_plain
+from galton.training.torch_sharded import (
+    ShardedRun,
+    Shards,
+    check_shards,
+    check_whole,
+    cut_states,
+    gathered,
+    is_sharded,
+    load_model,
+    noise_dtype,
+    reshard,
+)
 
 __all__ = [
     "Forward",
@@ -100,10 +114,11 @@ def open_run(
       The run.
     """
     check_plain(model)
-    return TrainingRun(
+    check_whole(model)
+    return _begin(
         plan,
         folder,
-        _shapes(model),
+        model,
         examples=examples,
         clip_norm=clip_norm,
         form=form,
@@ -111,11 +126,17 @@ def open_run(
         shuffled=shuffled,
         reshuffled=reshuffled,
         per_user=per_user,
-        clipping=clipping or Clipping(),
+        clipping=clipping,
         seed=seed,
         pinned=pinned,
         trusted_key=trusted_key,
     )
+
+
+def _begin(
+    plan: Plan | str | Path, folder: str | Path, model: nn.Module, *, clipping: Clipping | None = None, **options: Any
+) -> TrainingRun:
+    return TrainingRun(plan, folder, _shapes(model), clipping=clipping or Clipping(), **options)
 
 
 def share_run(plan: Plan | str | Path, folder: str | Path, model: nn.Module, **options: Any) -> SharedRun:
@@ -132,19 +153,32 @@ def share_run(plan: Plan | str | Path, folder: str | Path, model: nn.Module, **o
     Returns:
       The run.
     """
+    check_whole(model)
+    return _share(plan, folder, model, **options)
+
+
+def _share(plan: Plan | str | Path, folder: str | Path, model: nn.Module, **options: Any) -> SharedRun:
+    """Opens a run for a model that every process has, or of which each has a part."""
     check_plain(model)
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
+    sharded = is_sharded(model)
+    if sharded:
+        check_shards(model)
+    begin = partial(_begin, plan, folder, model, **options)
     about = [(name, part.shape, str(part.dtype)) for name, part in _shapes(model).items()]
-    return SharedRun(partial(open_run, plan, folder, model, **options), plan, folder, about)
+    if not sharded:
+        return SharedRun(begin, plan, folder, about)
+    return ShardedRun(begin, plan, folder, about, dict(trainable(model)))
 
 
-def _shapes(model: nn.Module) -> dict[str, NDArray[Any]]:
+def _shapes(model: nn.Module) -> dict[str, Any]:
     return {name: _placeholder(weight) for name, weight in trainable(model).items()}
 
 
-def _placeholder(weight: Tensor) -> NDArray[Any]:
-    dtype = np.float64 if weight.dtype == torch.float64 else np.float32
-    return np.broadcast_to(np.zeros((), dtype), tuple(weight.shape))
+def _placeholder(weight: Tensor) -> NDArray[Any] | Piece:
+    if isinstance(weight.data, DTensor):
+        return Shards.of(weight.data).piece(weight.data.device_mesh.get_local_rank(), noise_dtype(weight))
+    return np.broadcast_to(np.zeros((), noise_dtype(weight)), tuple(weight.shape))
 
 
 class RoundState(NamedTuple):
@@ -243,7 +277,7 @@ def train(
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
       distributed: train with all processes of `torch.distributed`, which must all make this call with the same
         arguments and data; each computes its part of every batch. Only rank 0 uses the folder. Start all of them again
-        after one was killed.
+        after one was killed. The model may be sharded (`fully_shard`, FSDP2).
 
     Returns:
       The record of the run, see `TrainingRun.record`.
@@ -252,7 +286,7 @@ def train(
     count("save_every", save_every)
     last = plan.rounds if rounds is None else count("rounds", rounds, at_most=plan.rounds)
     size = size_of(data, plan.examples)
-    opening: Callable[..., AnyRun] = share_run if distributed else open_run
+    opening: Callable[..., AnyRun] = _share if distributed else open_run
     with opening(
         plan,
         folder,
@@ -331,8 +365,9 @@ class Checkpoint:
         saved = run.load(partial(torch.load, weights_only=True))
         if saved is None:
             return False
-        self._model.load_state_dict(saved["model"])
+        load_model(self._model, saved["model"])
         self._optimizer.load_state_dict(without_run(saved["optimizer"]))
+        cut_states(self._optimizer)
         if self._scheduler is not None and "scheduler" in saved:
             self._scheduler.load_state_dict(saved["scheduler"])
         return True
@@ -343,9 +378,10 @@ class Checkpoint:
         Args:
           run: the run.
         """
-        model = self._model.state_dict()
+        reshard(self._model)
+        model = gathered(self._model.state_dict())
         run.publish(partial(write_tensors, model), ".pt")
-        parts = {"model": model, "optimizer": self._optimizer.state_dict()}
+        parts = {"model": model, "optimizer": gathered(self._optimizer.state_dict())}
         if self._scheduler is not None:
             parts["scheduler"] = self._scheduler.state_dict()
         run.save(partial(write_tensors, parts))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from galton.training.torch_batches import Accumulated, PaddedBatch, seeded
 from galton.training.torch_clipping import Loss, Observed, at_least_single, clipped_sum, trainable, user_loss
 from galton.training.torch_ghost import ghost_clipped_sum
 from galton.training.torch_processes import SharedRun, check_plain, same_start
+from galton.training.torch_sharded import like, reshard, whole
 
 AnyRun = TrainingRun | SharedRun
 """A run of this process alone, or one that several share."""
@@ -105,6 +107,7 @@ class PrivateOptimizer(Optimizer):
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, run: AnyRun, diagnose: bool = False) -> None:
         check_plain(model)
+        reshard(model)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.run, self._inner, self._model = run, optimizer, model
         self._weights = check_holds(optimizer, model)
@@ -148,6 +151,7 @@ class PrivateOptimizer(Optimizer):
             on it.
         """
         self._check_loaded()
+        reshard(self._model)
         check_unchanged(self._inner, self._model, self._weights)
         self._passed_over = batch.round in self._skipped
         if self._passed_over:
@@ -155,7 +159,7 @@ class PrivateOptimizer(Optimizer):
         self._accumulated.check(batch)
         device = next(iter(self._weights.values())).device
         inputs, mask = tree_map(lambda leaf: leaf.to(device), (batch.inputs, batch.mask))
-        with seeded(self.run.round_seed(batch.round, batch.part), device):
+        with whole(self._model), seeded(self.run.round_seed(batch.round, batch.part), device):
             if clipped is None:
                 total = self._sum(loss, ghost)(inputs, mask, micro_batch_size, constant_time)
             else:
@@ -201,6 +205,7 @@ class PrivateOptimizer(Optimizer):
         self._check_loaded()
         if closure is not None:
             raise InvalidArgument("closure", "given", "must be left out: gradients are computed once a round")
+        reshard(self._model)
         check_unchanged(self._inner, self._model, self._weights)
         if self._passed_over:
             return
@@ -216,7 +221,8 @@ class PrivateOptimizer(Optimizer):
             self.zero_grad()
             return
         for name, weight in self._weights.items():
-            weight.grad = noisy[name].div_(self.run.plan.expected_batch_size).to(weight.dtype)
+            mean = noisy[name].div_(self.run.plan.expected_batch_size).to(weight.dtype)
+            weight.grad = like(weight, mean)
         self._inner.step()
         self.zero_grad()
 
@@ -320,11 +326,17 @@ def without_run(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_tensors(content: Any, temporary: Path) -> None:
-    """Writes what `torch.load(weights_only=True)` reads; an error of the file system, as of a full disk, stays one."""
+    """Writes what `torch.load(weights_only=True)` reads."""
+    with errors_of_files(), temporary.open("wb") as file:
+        torch.save(content, file)
+
+
+@contextmanager
+def errors_of_files() -> Iterator[None]:
+    """Raises an error of the file system, as of a full disk, as such, where PyTorch hides it in one of its own."""
     try:
-        with temporary.open("wb") as file:
-            torch.save(content, file)
-    except RuntimeError as error:  # in which PyTorch hides it
+        yield
+    except RuntimeError as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.dlpack import from_dlpack
 
@@ -35,19 +36,11 @@ FIRST = 0
 
 
 def check_plain(model: nn.Module) -> None:
-    """Raises `InvalidArgument` for a model that averages gradients before they are clipped, or is sharded.
+    """Raises `InvalidArgument` for a model that averages gradients before they are clipped.
 
     Args:
       model: the model.
     """
-    if any(hasattr(weight, "placements") for weight in model.parameters()):  # a DTensor
-        raise InvalidArgument(
-            "model",
-            type(model).__name__,
-            "must have whole parameters on every process: gradients of single examples cannot be taken of shards "
-            "(FSDP), and their noise is not made in parts; give the model without fully_shard, with ghost=True if "
-            "memory is short",
-        )
     if isinstance(model, DistributedDataParallel | DataParallel):
         raise InvalidArgument(
             "model",
@@ -340,13 +333,15 @@ def _cut(vectors: dict[torch.dtype, Tensor], like: dict[str, Tensor]) -> dict[st
 
 
 def same_start(model: nn.Module) -> None:
-    """Gives all ranks the parameters and buffers of rank 0.
+    """Gives all ranks the parameters and buffers of rank 0, those aside that each has a part of.
 
     Args:
       model: changed in place.
     """
     with torch.no_grad():
         for part in (*model.parameters(), *model.buffers()):
+            if isinstance(part.data, DTensor):
+                continue
             values = part.data.contiguous()
             dist.broadcast(values, FIRST)
             part.data.copy_(values)
