@@ -62,6 +62,10 @@ def reproduce(
     redraw: Annotated[
         bool, typer.Option("--redraw", help="Write texts and plots anew from the CSV files in the folder.")
     ] = False,
+    missing: Annotated[
+        bool,
+        typer.Option("--missing", help="Keep the rows in the folder; compute rows of redrawn bins that are not there."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers; it is kept with the result.")] = 1,
     as_json: options.AsJson = False,
     epsilon: Annotated[
@@ -107,7 +111,7 @@ def reproduce(
     from galton.cache import default_cache
     from reproduction.points import Maker
     from reproduction.registry import ALL, RESULTS, find_results
-    from reproduction.writing import is_made, regenerate
+    from reproduction.writing import complete, is_made, regenerate
     from reproduction.writing import redraw as draw_again
 
     cifar_options = CifarOptions(epsilon, method, model, trials, rate, data, runs)
@@ -122,6 +126,10 @@ def reproduce(
         raise InvalidArgument("output", str(output), "must be a folder")
     if fresh and redraw:
         raise InvalidArgument("redraw", redraw, "computes nothing, so that there is nothing to compute afresh")
+    if missing and (fresh or redraw):
+        raise InvalidArgument("missing", missing, "keeps rows and computes others: leave out --fresh and --redraw")
+    if missing and name in STUDIES:
+        raise InvalidArgument("missing", missing, f"is not for {name}, which runs what is missing anyway")
     if name in STUDIES:
         if seed != 1:
             raise InvalidArgument("seed", seed, f"is not for {name}: the seed of a run follows from its name")
@@ -139,6 +147,8 @@ def reproduce(
         maker = Maker(cache, seed, progress, memory)
         if redraw:
             return draw_again(recipe, output)
+        if missing:
+            return complete(recipe, maker, output)
         if name == ALL and not fresh and is_made(recipe, maker, output):
             return None
         return regenerate(recipe, maker, output)
