@@ -64,7 +64,9 @@ def reproduce(
     ] = False,
     missing: Annotated[
         bool,
-        typer.Option("--missing", help="Keep the rows in the folder; compute rows of redrawn bins that are not there."),
+        typer.Option(
+            "--missing", help="Keep the rows in the folder; compute those of redrawn bins that are not there."
+        ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers; it is kept with the result.")] = 1,
     as_json: options.AsJson = False,
@@ -140,6 +142,11 @@ def reproduce(
         return run_study(name, cifar_options, output, redraw, as_json)
     cifar_options.refuse(name)
     recipes = find_results(name, tuple(STUDIES))
+    if missing and not any(recipe.further for recipe in recipes):
+        able = ", ".join(recipe.name for recipe in RESULTS.values() if recipe.further)
+        raise InvalidArgument(
+            "missing", missing, f"is not for {name}, which has no redrawn bins: only for {able} and all"
+        )
     cache = default_cache().emptied() if fresh else default_cache()
     memory: dict[Question, Point] = {}  # serves the next result, even where the cache must not
 
@@ -148,7 +155,7 @@ def reproduce(
         if redraw:
             return draw_again(recipe, output)
         if missing:
-            return complete(recipe, maker, output)
+            return complete(recipe, maker, output) if recipe.further else None
         if name == ALL and not fresh and is_made(recipe, maker, output):
             return None
         return regenerate(recipe, maker, output)
