@@ -279,8 +279,8 @@ def test_other_starts_are_tried_at_the_extremes_only(pretender: Pretender) -> No
 
 
 def test_redrawn_bins_with_banded_c_have_the_best_of_three_numbers_of_bands(pretender: Pretender) -> None:
-    row = {"bins": 32, "epochs": 16, "epsilon": 4.0, "rmse": 9.0}
-    rows = [row | {"series": PLAIN}, row | {"series": SAMPLED, "bands": 2}, row | {"series": BALLED, "bands": 64}]
+    row: Row = {"bins": 32, "epochs": 16, "epsilon": 4.0, "rmse": 9.0}
+    rows: list[Row] = [row | {"series": PLAIN}, row | {"series": SAMPLED, "bands": 2}, row | {"series": BALLED, "bands": 64}]
     (further,) = redrawn.banded_further([(32, 16, 4.0)])
     best = further.row(pretender, rows)
     tried = {question.bands: point.rmse for question, point in pretender.points.items()}
@@ -292,7 +292,7 @@ def test_redrawn_bins_with_banded_c_have_the_best_of_three_numbers_of_bands(pret
 
 def test_what_is_not_computed_is_said() -> None:
     curve = {0.5: 1.1, 4.0: 0.9}
-    rows = [
+    rows: list[Row] = [
         {"series": series, "epsilon": epsilon, "relative": value * factor}
         for series, factor in ((redrawn.SERIES, 1), (BALLED, 2))
         for epsilon, value in curve.items()
