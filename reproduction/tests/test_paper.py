@@ -280,7 +280,8 @@ def test_other_starts_are_tried_at_the_extremes_only(pretender: Pretender) -> No
 
 def test_redrawn_bins_with_banded_c_have_the_best_of_three_numbers_of_bands(pretender: Pretender) -> None:
     row: Row = {"bins": 32, "epochs": 16, "epsilon": 4.0, "rmse": 9.0}
-    rows: list[Row] = [row | {"series": PLAIN}, row | {"series": SAMPLED, "bands": 2}, row | {"series": BALLED, "bands": 64}]
+    bands = {PLAIN: None, SAMPLED: 2, BALLED: 64}
+    rows: list[Row] = [row | {"series": series, "bands": wide} for series, wide in bands.items()]
     (further,) = redrawn.banded_further([(32, 16, 4.0)])
     best = further.row(pretender, rows)
     tried = {question.bands: point.rmse for question, point in pretender.points.items()}
