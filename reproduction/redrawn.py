@@ -53,8 +53,8 @@ def _key(setting: Setting, series: str) -> Row:
 
 
 def _banded(maker: Maker, rows: Rows, key: Row) -> Row:
-    found = [_further_row(maker, rows, key, REDRAWN, f"bandmf:{bands}") for bands in _candidates(rows, key)]
-    return min(found, key=lambda row: number(row, "rmse"))
+    tried = [_further_row(maker, rows, key, REDRAWN, f"bandmf:{bands}") for bands in _candidates(rows, key)]
+    return min(tried, key=lambda row: number(row, "rmse"))
 
 
 def _candidates(rows: Rows, key: Row) -> list[int]:
