@@ -133,6 +133,7 @@ def compare_forms() -> None:
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 rows.append(json.loads(done.stdout.splitlines()[-1]))
                 print(rows[-1], flush=True)
+                rows.sort(key=lambda row: (row["parameters"], [*FORMS].index(row["strategy"]), row["form"]))
                 write("noise_memory", rows, first_round=FIRST, load_average=os.getloadavg()[0])
     body = [
         [
