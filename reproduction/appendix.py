@@ -86,7 +86,7 @@ def _draw(rows: Rows) -> Any:
 APPENDIX = Recipe(
     "appendix",
     "Banded and optimised C for 8, 16 and 32 epochs of 32, 64 and 128 batches, delta 1e-5",
-    45,
+    165,
     COLUMNS,
     appendix_rows,
     _text,

@@ -153,7 +153,7 @@ def _bandmf_text(rows: Rows) -> str:
 BANDMF = Recipe(
     "bandmf",
     f"Improvement over the unamplified 256-banded matrix factorisation, best number of bands, {_WHERE}",
-    7,
+    18,
     COLUMNS,
     bandmf_rows,
     _bandmf_text,

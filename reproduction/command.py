@@ -177,7 +177,7 @@ def _list(results: dict[str, Recipe], as_json: bool) -> None:
         )
     rows = [(recipe.name, f"{recipe.title} (about {recipe.minutes:g} min)") for recipe in results.values()]
     rows += [(name, f"{words}; not in `all`") for name, words in STUDIES.items()]
-    everything = "all of them; stop it with Ctrl-C, start it again and it goes on (under 3 hours on two cores)"
+    everything = "all of them; stop it with Ctrl-C, start it again and it goes on (under 6 hours on two cores)"
     data = f"no result: gets the data for cifar and cifar-practical ({PROGRAM} {FETCH} --help)"
     return show.print_table("results of the paper", [*rows, ("all", everything), (FETCH, data)])
 

@@ -120,7 +120,7 @@ OPTIMIZED_RECIPE = Recipe(
     "optimized",
     f"C optimised under balls-in-bins, RMSE relative to the best banded C with Poisson sampling, {EPOCHS} epochs of "
     f"{BINS} batches, delta 1e-5",
-    20,
+    40,
     COLUMNS,
     optimized_rows,
     _text,
