@@ -91,8 +91,7 @@ class Recipe:
     @property
     def modules(self) -> tuple[str, ...]:
         """Names of the modules that its code is in."""
-        parts = (self.rows, self.text, self.draw, *(further.make for further in self.further))
-        return tuple(sorted({part.__module__ for part in parts}))
+        return tuple(sorted({part.__module__ for part in (self.rows, self.text, self.draw)}))
 
     def result(self, rows: Rows) -> Result:
         """Returns the result that these rows make."""
