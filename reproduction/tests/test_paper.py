@@ -618,7 +618,7 @@ def test_the_list_names_everything_with_minutes() -> None:
     listing = read(command("--list", "--json"))
     names = "dpsgd bandmf64 bandmf best-bands sampling-probability optimized appendix samples timing batching-picture"
     assert set(listing["results"]) == {*names.split(), "dimension-reduction", "sigma-table", "bands-table", *STUDIES}
-    assert all(minutes <= 30 for name, minutes in listing["minutes"].items() if name != "appendix")
+    assert all(minutes <= 40 for name, minutes in listing["minutes"].items() if name != "appendix")
     assert inspect.signature(reproduce).parameters["seed"].default == SEED
     shown = command("--list")
     assert "about" in shown.out
