@@ -86,9 +86,10 @@ PARTS = [
         "Noise without buffers",
         "noise_memory",
         "The two forms of the noise: `buffers`, and `recompute`, which keeps nothing and draws z of earlier rounds "
-        "again (`auto:2GB` takes buffers if they fit, else recomputes). From round 16 on, in processes of their own; "
+        "again (`auto:2GB` takes buffers if they fit, else recomputes). From round 64 on, in processes of their own; "
         "the peak is above that of the process before, and has the noise itself (0.04 and 0.4 GB). An inverse of W "
-        "bands takes W draws in every round; a banded C takes as many as there were rounds. Run: "
+        "bands takes W draws in every round; a short banded C those that are not lost in rounding (docs/math.md, "
+        "section 7). Measured on busy cores. Run: "
         "`python benchmarks/noise.py --memory`.",
     ),
     (
@@ -96,6 +97,14 @@ PARTS = [
         "cifar",
         "Seconds a training step on 500 images, clipping, noise and update included (torch.func: the clipped sum "
         "only), taking turns in one run. Run: `python benchmarks/cifar.py`.",
+    ),
+    (
+        "How far a step on CIFAR-10 is from the processor's rate",
+        "cifar_rate",
+        "Processor seconds (on two idle cores half as many pass) of a clipped sum of 500 images, least of 7 turns: how "
+        "long its products of matrices would take at the rate of a large one (2,048 rows and columns), how long they "
+        "take by themselves in the shapes that they have, and how long the step takes, with patches, tanh, pooling and "
+        "norms. Run: `python benchmarks/cifar_rate.py`.",
     ),
     (
         "Many bins",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from galton.plots import pyplot
+from reproduction import redrawn
 from reproduction.banded import ahead, draw_improvement
 from reproduction.optimized import BEST, PAPERS, behind, draw_relative, optimized_points
 from reproduction.points import POISSON, Maker, Question
@@ -53,7 +54,8 @@ def _text(rows: Rows) -> str:
         least = min(by_series(of_setting, "relative")[BEST].values())
         lines.append(
             f"{epochs} epochs of {bins}: Poisson ahead of balls-in-bins with banded C at epsilon {listed(poisson)}, of "
-            f"our best C at {listed(behind(of_setting, BEST))} ({least:.3f})."
+            f"our best C at {listed(behind(of_setting, BEST))} ({least:.3f}). "
+            f"{redrawn.redrawn_text(of_setting, redrawn.OPTIMUM, EPSILONS)}"
         )
     return "\n".join(lines)
 
@@ -61,6 +63,7 @@ def _text(rows: Rows) -> str:
 def _draw(rows: Rows) -> Any:
     """Two pages' worth on one: improvement over no amplification above, optimised C relative to Poisson below."""
     settings = settings_of(rows)
+    further = [redrawn.OPTIMUM] if redrawn.OPTIMUM in by_series(rows, "relative") else []
     epochs, batches = sorted({key[0] for key in settings}), sorted({key[1] for key in settings})
     figure = pyplot().figure(figsize=(3.6 * len(batches), 4.6 * len(epochs) + 1), layout="constrained")
     for part, improved in zip(figure.subfigures(2, 1), (True, False), strict=True):
@@ -70,7 +73,7 @@ def _draw(rows: Rows) -> Any:
                 if improved:
                     draw_improvement(axis, settings[passes, bins])
                 else:
-                    draw_relative(axis, settings[passes, bins], (BALLED, *FAMILIES))
+                    draw_relative(axis, settings[passes, bins], (BALLED, *FAMILIES, *further))
                 axis.set_title(f"{passes} epochs of {bins} batches", fontsize=9)
         lines, names = axes[0][0].get_legend_handles_labels()
         part.legend(lines, names, loc="outside lower center", ncols=len(names), fontsize=9)
@@ -83,9 +86,12 @@ def _draw(rows: Rows) -> Any:
 APPENDIX = Recipe(
     "appendix",
     "Banded and optimised C for 8, 16 and 32 epochs of 32, 64 and 128 batches, delta 1e-5",
-    45,
+    165,
     COLUMNS,
     appendix_rows,
     _text,
     _draw,
+    redrawn.optimized_further(
+        (bins, epochs, epsilon) for bins in BATCHES for epochs in EPOCHS for epsilon in reversed(EPSILONS)
+    ),
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from reproduction import drawing
+from reproduction import drawing, redrawn
 from reproduction.points import POISSON, Maker, Question
 from reproduction.result import Recipe, Row, Rows, by_series, listed
 from reproduction.series import (
@@ -14,7 +15,6 @@ from reproduction.series import (
     COLUMNS,
     EPOCHS,
     EPSILONS,
-    PLAIN,
     SAMPLED,
     best_of_each,
     rows_of,
@@ -61,7 +61,7 @@ def comparison_text(rows: Rows) -> str:
     spans = [
         f"{name} improves RMSE by factors of {min(curve.values()):.3g} to {max(curve.values()):.3g}"
         for name, curve in improvement.items()
-        if name != PLAIN
+        if name in (BALLED, SAMPLED)
     ]
     worse = {
         name: [epsilon for epsilon, value in curve.items() if value < 0.999] for name, curve in improvement.items()
@@ -79,9 +79,15 @@ def comparison_text(rows: Rows) -> str:
 
 def draw_improvement(axis: Any, rows: Rows) -> None:
     """Draws the improvement over the unamplified mechanism against epsilon."""
-    drawing.curves(axis, rows, "improvement", only=(BALLED, SAMPLED))
+    further = [redrawn.SERIES] if redrawn.SERIES in by_series(rows, "improvement") else []
+    drawing.curves(axis, rows, "improvement", only=(BALLED, SAMPLED, *further))
     drawing.at_one(axis, "no amplification")
     drawing.logarithmic(axis)
+
+
+def _powers_first(epsilon: float) -> tuple[bool, float]:
+    """Powers of two are the ticks of the axis."""
+    return math.frexp(epsilon)[0] != 0.5, epsilon
 
 
 def _draw_over(rows: Rows, than: str) -> Any:
@@ -138,14 +144,21 @@ BANDMF64 = Recipe(
     comparison_text,
     lambda rows: _draw_over(rows, "64 bands"),
 )
+
+
+def _bandmf_text(rows: Rows) -> str:
+    return f"{comparison_text(rows)} {redrawn.redrawn_text(rows, redrawn.SERIES, EPSILONS)}"
+
+
 BANDMF = Recipe(
     "bandmf",
     f"Improvement over the unamplified 256-banded matrix factorisation, best number of bands, {_WHERE}",
-    7,
+    18,
     COLUMNS,
     bandmf_rows,
-    comparison_text,
+    _bandmf_text,
     lambda rows: _draw_over(rows, "256 bands"),
+    redrawn.banded_further((BINS, EPOCHS, epsilon) for epsilon in sorted(EPSILONS, key=_powers_first)),
 )
 BEST_BANDS = Recipe(
     "best-bands",

@@ -62,6 +62,12 @@ def reproduce(
     redraw: Annotated[
         bool, typer.Option("--redraw", help="Write texts and plots anew from the CSV files in the folder.")
     ] = False,
+    missing: Annotated[
+        bool,
+        typer.Option(
+            "--missing", help="Keep the rows in the folder; compute those of redrawn bins that are not there."
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers; it is kept with the result.")] = 1,
     as_json: options.AsJson = False,
     epsilon: Annotated[
@@ -107,7 +113,7 @@ def reproduce(
     from galton.cache import default_cache
     from reproduction.points import Maker
     from reproduction.registry import ALL, RESULTS, find_results
-    from reproduction.writing import is_made, regenerate
+    from reproduction.writing import complete, is_made, regenerate
     from reproduction.writing import redraw as draw_again
 
     cifar_options = CifarOptions(epsilon, method, model, trials, rate, data, runs)
@@ -122,6 +128,10 @@ def reproduce(
         raise InvalidArgument("output", str(output), "must be a folder")
     if fresh and redraw:
         raise InvalidArgument("redraw", redraw, "computes nothing, so that there is nothing to compute afresh")
+    if missing and (fresh or redraw):
+        raise InvalidArgument("missing", missing, "keeps rows and computes others: leave out --fresh and --redraw")
+    if missing and name in STUDIES:
+        raise InvalidArgument("missing", missing, f"is not for {name}, which runs what is missing anyway")
     if name in STUDIES:
         if seed != 1:
             raise InvalidArgument("seed", seed, f"is not for {name}: the seed of a run follows from its name")
@@ -132,6 +142,11 @@ def reproduce(
         return run_study(name, cifar_options, output, redraw, as_json)
     cifar_options.refuse(name)
     recipes = find_results(name, tuple(STUDIES))
+    if missing and not any(recipe.further for recipe in recipes):
+        able = ", ".join(recipe.name for recipe in RESULTS.values() if recipe.further)
+        raise InvalidArgument(
+            "missing", missing, f"is not for {name}, which has no redrawn bins: only for {able} and all"
+        )
     cache = default_cache().emptied() if fresh else default_cache()
     memory: dict[Question, Point] = {}  # serves the next result, even where the cache must not
 
@@ -139,6 +154,8 @@ def reproduce(
         maker = Maker(cache, seed, progress, memory)
         if redraw:
             return draw_again(recipe, output)
+        if missing:
+            return complete(recipe, maker, output) if recipe.further else None
         if name == ALL and not fresh and is_made(recipe, maker, output):
             return None
         return regenerate(recipe, maker, output)
@@ -160,7 +177,7 @@ def _list(results: dict[str, Recipe], as_json: bool) -> None:
         )
     rows = [(recipe.name, f"{recipe.title} (about {recipe.minutes:g} min)") for recipe in results.values()]
     rows += [(name, f"{words}; not in `all`") for name, words in STUDIES.items()]
-    everything = "all of them; stop it with Ctrl-C, start it again and it goes on (under 3 hours on two cores)"
+    everything = "all of them; stop it with Ctrl-C, start it again and it goes on (under 6 hours on two cores)"
     data = f"no result: gets the data for cifar and cifar-practical ({PROGRAM} {FETCH} --help)"
     return show.print_table("results of the paper", [*rows, ("all", everything), (FETCH, data)])
 

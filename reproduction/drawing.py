@@ -18,6 +18,8 @@ _STYLES: dict[str, tuple[str, str, str]] = {
     "scaled BLT-4": ("<", "-", "#8a4f9e"),
     "scaled Toeplitz": (">", "--", "#4b1d5c"),
     "column-banded": ("P", "-.", "#b08a00"),
+    "redrawn bins": ("d", "-", "#b3123f"),
+    "scaled BLT-4, redrawn bins": ("d", "-", "#b3123f"),
     "best of ours": ("*", "-", "black"),
     "BandMF, Poisson": ("s", "--", "#c8551b"),
     "BandMF, balls-in-bins": ("o", "-", "#0b3c6f"),

@@ -24,7 +24,8 @@ from galton.fields import EXACT_LIMIT
 from galton.guarantee import Guarantee
 from galton.optimization import optimize, unamplified_optimum
 from galton.optimization.spec import resolve_strategy
-from galton.pair import dominating_pair
+from galton.pair import DominatingPair, dominating_pair
+from galton.redrawn import redrawn_pair
 from galton.sampling.schedule import Progress
 from galton.strategies import Strategy, Toeplitz, square_root
 from galton.strategies.codec import strategy_from_json
@@ -39,9 +40,12 @@ SEED = 1
 UNAMPLIFIED, POISSON, BALLS = "unamplified", "poisson", "balls-in-bins"
 ESTIMATE = "balls-in-bins estimate"
 OPTIMIZED = "optimized"
+REDRAWN, REDRAWN_OPTIMIZED = "redrawn bins", "optimized under redrawn bins"
 ANALYSES = {UNAMPLIFIED: "unamplified", POISSON: "cyclic-poisson"}
 """Accountants of the methods that need no samples."""
-METHODS = (UNAMPLIFIED, POISSON, BALLS, ESTIMATE, OPTIMIZED)
+PARTICIPATIONS = {OPTIMIZED: "bins", REDRAWN_OPTIMIZED: "redrawn"}
+"""How an example takes part while C is optimised."""
+METHODS = (UNAMPLIFIED, POISSON, BALLS, ESTIMATE, REDRAWN, *PARTICIPATIONS)
 
 INNER = {"toeplitz": "blt:4", "blt:4+scale": "blt:4", "toeplitz+scale": "blt:4+scale"}
 """Which optimum a search starts from, so that the larger family never ends worse; a banded one from the last."""
@@ -57,8 +61,9 @@ class Question:
 
     Attributes:
       method: unamplified, poisson (cyclic, for as many groups as C has bands), balls-in-bins (certified), the quick
-        estimate of the same, or optimized (C optimised under balls-in-bins, certified).
-      strategy: SPEC of C; for `optimized` the family.
+        estimate of the same, optimized (C optimised under balls-in-bins, certified), or the two certified ones with
+        bins that are redrawn in every epoch.
+      strategy: SPEC of C; for optimised ones the family.
       start: where a search starts, if not from the optimum of the family inside.
     """
 
@@ -169,7 +174,7 @@ class Maker:
 
     def _compute(self, question: Question) -> Json:
         options = self.options(question.delta)
-        if question.method != OPTIMIZED:
+        if question.method not in PARTICIPATIONS:
             begun = time.perf_counter()
             return _accounted(question, options) | {"seconds": time.perf_counter() - begun}
         start = self._start(question)
@@ -182,6 +187,8 @@ class Maker:
 
     def _start(self, question: Question) -> Strategy | None:
         """Where a search starts; None leaves it to the optimiser."""
+        if question.method == REDRAWN_OPTIMIZED:
+            return None
         if question.start == LONG:
             return unamplified_optimum("toeplitz", question.bins, question.rounds)
         if question.start == SHORT:
@@ -209,7 +216,11 @@ def _accounted(question: Question, options: Options) -> Json:
     if question.method in ANALYSES:
         figure = ACCOUNTANTS[ANALYSES[question.method]].calibrate(strategy, question.bins, guarantee)
         return _answer(question, strategy, figure.noise_multiplier)
-    pair = dominating_pair(strategy, question.bins)
+    pair: DominatingPair = (
+        redrawn_pair(strategy, question.bins)
+        if question.method == REDRAWN
+        else dominating_pair(strategy, question.bins)
+    )
     if question.method == ESTIMATE:
         multiplier, _ = quick_multiplier(
             pair, guarantee.with_delta(guarantee.delta / TAU), options, options.fresh_seed()
@@ -230,6 +241,7 @@ def _optimized(question: Question, options: Options, start: Strategy | None) -> 
         options=options,
         tau=TAU,
         start=start,
+        participation=PARTICIPATIONS[question.method],
     )
     if optimum.interrupted:
         raise KeyboardInterrupt

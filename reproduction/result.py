@@ -37,6 +37,30 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Further:
+    """A row beyond the paper's, which can be computed by itself, after the others.
+
+    Attributes:
+      key: the cells that name it.
+      make: computes it from the rows that are there and the key.
+    """
+
+    key: Row
+    make: Callable[[Maker, Rows, Row], Row]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.key.items())
+
+    def row(self, maker: Maker, rows: Rows) -> Row:
+        """Computes it; `rows` are those of the paper, at least."""
+        return self.make(maker, rows, self.key)
+
+    def is_in(self, rows: Rows) -> bool:
+        """Whether these rows hold it."""
+        return any(all(row[name] == value for name, value in self.key.items()) for row in rows)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How a result is made.
 
@@ -45,9 +69,10 @@ class Recipe:
       title: one line.
       minutes: about how long it takes by itself on two idle cores.
       columns: names of the columns, in order.
-      rows: computes the rows.
+      rows: computes the rows of the paper.
       text: what they show; a function of the rows alone, as is the picture.
       draw: the picture, a matplotlib figure.
+      further: rows beyond the paper's, the cheapest first; the files may be without some of them.
     """
 
     name: str
@@ -57,6 +82,11 @@ class Recipe:
     rows: Callable[[Maker], Rows]
     text: Callable[[Rows], str]
     draw: Callable[[Rows], Any]
+    further: tuple[Further, ...] = ()
+
+    def missing(self, rows: Rows) -> list[Further]:
+        """Returns the rows beyond the paper's that these rows are without."""
+        return [further for further in self.further if not further.is_in(rows)]
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -76,13 +106,13 @@ def number(row: Row, column: str) -> float:
 
 
 def by_series(rows: Rows, column: str, across: str = "epsilon") -> dict[str, dict[float, float]]:
-    """Returns the curves that rows hold: of every series, `column` as a function of `across`; empty cells left out."""
+    """Returns the curves that rows hold: of every series, `column` over rising `across`; empty cells left out."""
     curves: dict[str, dict[float, float]] = {}
     for row in rows:
         curve = curves.setdefault(str(row["series"]), {})
         if row[column] is not None:
             curve[number(row, across)] = number(row, column)
-    return curves
+    return {name: dict(sorted(curve.items())) for name, curve in curves.items()}
 
 
 def listed(values: Sequence[float]) -> str:

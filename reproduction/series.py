@@ -25,23 +25,25 @@ COLUMNS = (
 def rows_of(points: Mapping[str, Point]) -> list[Row]:
     """Returns one row a series, with its error relative to the unamplified and to the Poisson series."""
     plain, poisson = points[PLAIN].rmse, points[SAMPLED].rmse
-    return [
-        {
-            "bins": point.question.bins,
-            "epochs": point.question.epochs,
-            "epsilon": point.question.epsilon,
-            "series": name,
-            "strategy": point.question.words,
-            "bands": point.question.bands,
-            "rmse": point.rmse,
-            "improvement": plain / point.rmse,
-            "relative": point.rmse / poisson,
-            "noise_multiplier": point.noise_multiplier,
-            "delta_upper": point.delta_upper,
-            "samples": point.samples,
-        }
-        for name, point in points.items()
-    ]
+    return [row_of(name, point, plain, poisson) for name, point in points.items()]
+
+
+def row_of(series: str, point: Point, plain: float, poisson: float) -> Row:
+    """Returns the row of a point; `plain` and `poisson` are the errors that its own is relative to."""
+    return {
+        "bins": point.question.bins,
+        "epochs": point.question.epochs,
+        "epsilon": point.question.epsilon,
+        "series": series,
+        "strategy": point.question.words,
+        "bands": point.question.bands,
+        "rmse": point.rmse,
+        "improvement": plain / point.rmse,
+        "relative": point.rmse / poisson,
+        "noise_multiplier": point.noise_multiplier,
+        "delta_upper": point.delta_upper,
+        "samples": point.samples,
+    }
 
 
 def same_matrix(maker: Maker, spec: str, bins: int, epochs: int, epsilon: float) -> dict[str, Point]:

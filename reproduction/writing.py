@@ -26,10 +26,37 @@ def regenerate(recipe: Recipe, maker: Maker, folder: Path) -> tuple[Result, list
     """Makes a result and writes its files; returns it and their paths."""
     pyplot()  # refuses before the work begins
     begun = time.perf_counter()
-    result = recipe.result(recipe.rows(maker))
+    rows = list(recipe.rows(maker))
+    for further in maker.tracked(recipe.name, recipe.further):
+        rows.append(further.row(maker, rows))
+    result = recipe.result(rows)
     paths = [*write_result(result, folder), *write_pictures(recipe.name, recipe.draw(result.rows), folder)]
     about = provenance(recipe.name, source_of(recipe), maker, time.perf_counter() - begun, paths)
     return result, [*paths, write_json(folder / f"{recipe.name}.json", about)]
+
+
+def complete(recipe: Recipe, maker: Maker, folder: Path) -> tuple[Result, list[Path]]:
+    """Keeps the rows that are there, and computes those beyond the paper's that are missing.
+
+    However it ends, by Ctrl-C too, the files hold what there is by then.
+    """
+    pyplot()
+    begun = time.perf_counter()
+    about = files.read_json(folder / f"{recipe.name}.json")
+    rows = list(read_rows(folder / f"{recipe.name}.csv", recipe.columns))
+    before = len(rows)
+    try:
+        for further in maker.tracked(recipe.name, recipe.missing(rows)):
+            rows.append(further.row(maker, rows))
+    finally:
+        result = recipe.result(rows)
+        paths = [*write_result(result, folder), *write_pictures(recipe.name, recipe.draw(result.rows), folder)]
+        added = provenance(recipe.name, source_of(recipe), maker, time.perf_counter() - begun, paths)
+        about["files"] = added.pop("files")
+        if len(rows) > before:
+            about["completed"] = [*about.get("completed", []), added | {"rows": len(rows) - before}]
+        paths.append(write_json(folder / f"{recipe.name}.json", about))
+    return result, paths
 
 
 def redraw(recipe: Recipe, folder: Path) -> tuple[Result, list[Path]]:

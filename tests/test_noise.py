@@ -35,6 +35,7 @@ from galton.noise import (
     save_state,
 )
 from galton.noise import layout as layout_module
+from galton.noise.forms import Recomputed
 from galton.noise.hashing import content_hash, device_words
 from galton.noise.keys import apart
 from galton.noise.layout import Piece, layout_of
@@ -284,6 +285,47 @@ def test_memory_is_what_was_promised() -> None:
     }
     assert {kind: noise_of(kind).memory for kind in wanted} == wanted
     assert {noise_of(kind, "recompute").memory for kind in SQUARE} == {0}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reach"),
+    [
+        (BandedInverse(500, [1.0, -0.5, -0.25]), 3),
+        (Scaled(BandedInverse(500, [2.0, -0.5]), np.linspace(1, 2, 500)), 2),
+        (square_root(500), 500),  # its inverse falls like k^-1.5
+        (column_banded(square_root(500), 3), 500),
+        (
+            Toeplitz(500, [1.0, 0.5]),
+            34,
+        ),  # c sums to 3/2, |r| from K on to 2^(1-K): 3/2 2^-32 is too much, 3/2 2^-33 is not
+        (Toeplitz(20, [1.0, 0.5]), 20),
+        (identity(4), 1),
+    ],
+    ids=str,
+)
+def test_only_draws_that_are_not_lost_in_rounding_are_repeated(strategy: Strategy, reach: int) -> None:
+    assert Recomputed(strategy).reach() == reach
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_left_out_moves_every_mode_by_less_than_rounding(dtype: type[np.floating[Any]]) -> None:
+    """docs/math.md, section 7: the matrix whose inverse ends early, against the strategy's own."""
+    strategy = square_root(300, 3)
+    reach = Recomputed(strategy).reach(dtype)
+    assert reach < 100
+    cut = Toeplitz(300, np.where(np.arange(300) < reach, strategy.inverse_series, 0.0), allow_negative=True)
+    moved = np.linalg.norm(cut.inverse() - strategy.matrix(), 2) / np.linalg.norm(strategy.matrix(), 2)
+    assert moved < (2.0**-31 if dtype is np.float32 else 1e-14)  # float64 rounds the inverse itself
+
+
+def test_noise_drawn_again_is_that_of_buffers_after_the_reach() -> None:
+    strategy, key, params = square_root(200, 3), key_from_seed(4), jnp.zeros(1000)
+    forms = [CorrelatedNoise(strategy, 1.0, form) for form in ("buffers", "recompute")]
+    states = [noise.init(params, key) for noise in forms]
+    for _ in range(80):
+        steps = [noise.step(state) for noise, state in zip(forms, states, strict=True)]
+        states = [state for _, state in steps]
+    np.testing.assert_allclose(steps[0][0], steps[1][0], atol=1e-5)
 
 
 def test_long_runs_in_single_precision_stay_exact() -> None:

@@ -9,12 +9,18 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from galton.errors import FloatArray, InvalidArgument
 from galton.noise.normals import standard_normals
 from galton.strategies import Scaled, Strategy
 from galton.strategies.streams import StreamState
 from galton.strategies.toeplitz import ToeplitzLike
+
+_NEGLIGIBLE = 2.0**-32
+"""Draws that together move C by no more than this share are not drawn again (docs/math.md, section 7)."""
+_NEGLIGIBLE_WIDE = 2.0**-61
+"""The same for float64."""
 
 
 class Draws(NamedTuple):
@@ -71,7 +77,7 @@ class Buffered:
 class Recomputed:
     """By x_t = sum_{s <= t} C^-1[t, s] z_s with every z_s drawn again: no memory.
 
-    Round t draws t + 1 vectors, or only as many as the inverse has bands if it is a banded Toeplitz matrix.
+    Round t draws t + 1 vectors, or `reach` if these are fewer.
     """
 
     memory = 0
@@ -91,11 +97,24 @@ class Recomputed:
             return inner.inverse_series, weights, True
         return inner.inverse(), weights, False
 
+    def reach(self, dtype: DTypeLike = jnp.float32) -> int:
+        """Returns how many vectors a round draws at most: as many as the inverse has bands, if it is Toeplitz.
+
+        Coefficients so small that they are lost in rounding do not count, which leaves a short banded C few of them.
+        """
+        coefficients, _, toeplitz = self._inverse
+        if not toeplitz:
+            return self._strategy.rounds
+        inner = self._strategy.inner if isinstance(self._strategy, Scaled) else self._strategy
+        limit = _NEGLIGIBLE if np.dtype(dtype).itemsize <= 4 else _NEGLIGIBLE_WIDE
+        rest = np.abs(coefficients)[::-1].cumsum()[::-1] * np.abs(inner.columns(0, 1)).sum()
+        return max(1, int((rest > limit).sum()))
+
     def draw(self, fresh: Draws, buffers: jax.Array) -> tuple[jax.Array, jax.Array]:
         size, dtype = buffers.shape[1], buffers.dtype
         coefficients, weights, toeplitz = self._inverse
         table = jnp.asarray(coefficients, dtype)
-        reach = int(coefficients.nonzero()[0][-1]) + 1 if toeplitz else self._strategy.rounds
+        reach = self.reach(dtype)
 
         def add(s: Any, total: jax.Array) -> jax.Array:
             weight = table[fresh.round - s] if toeplitz else table[fresh.round, s]

@@ -11,7 +11,7 @@ import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from galton.errors import FloatArray
 from galton.strategies.honaker import refined_variances
 
 Shape = tuple[int, ...]
+Arrays = TypeVar("Arrays", jax.Array, tuple[jax.Array, jax.Array])
 
 FEW = 8
 """Sums over at most this many buffers are written out, so that they fuse with what follows."""
@@ -70,12 +71,14 @@ def _weighted_sum(weights: jax.Array, buffers: jax.Array) -> jax.Array:
     return jnp.tensordot(weights, buffers, axes=1, precision=jax.lax.Precision.HIGHEST)
 
 
-def _nan_after_run(inside: jax.Array, compute: Callable[[], jax.Array]) -> jax.Array:
+def _nan_after_run(inside: jax.Array, compute: Callable[[], Arrays]) -> Arrays:
     """Returns compute() while `inside` the run, NaN after it.
 
     The branch also keeps XLA from fusing x, and the normals it comes from, into the update of every buffer.
     """
-    return jax.lax.cond(inside, compute, lambda: jnp.full_like(jax.eval_shape(compute), jnp.nan))
+    return jax.lax.cond(
+        inside, compute, lambda: jax.tree.map(lambda shape: jnp.full_like(shape, jnp.nan), jax.eval_shape(compute))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +139,8 @@ class FilterStream:
         if not self.memory:
             return _nan_after_run(inside, lambda: row[0] * z[0]), StreamState(state.round + 1, state.buffers)
         lags = (state.round - 1 - jnp.arange(self.memory)) % self.memory + 1
-        x = _nan_after_run(inside, lambda: row[0] * z[0] + _weighted_sum(row[lags], state.buffers))
-        buffers = jax.lax.dynamic_update_index_in_dim(state.buffers, z[0], state.round % self.memory, 0)
+        x, kept = _nan_after_run(inside, lambda: (row[0] * z[0] + _weighted_sum(row[lags], state.buffers), z[0]))
+        buffers = jax.lax.dynamic_update_index_in_dim(state.buffers, kept, state.round % self.memory, 0)
         return x, StreamState(state.round + 1, buffers)
 
 
