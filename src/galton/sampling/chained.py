@@ -16,7 +16,7 @@ from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
 from galton.sampling.chains import Chain, Ring, rings
-from galton.sampling.factor import upward_factor
+from galton.sampling.factor import factor_of
 from galton.sampling.frozen import Proposals, proposals
 from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.normals import uniforms
@@ -82,7 +82,7 @@ class ChainedSampler(Sampler):
     direction = Direction.MIXTURE_FIRST
 
     def __init__(self, pair: Pair, tilt: ChainTilt, epsilon: float) -> None:
-        factor = upward_factor(pair.gram)
+        factor = factor_of(pair)
         gram, bins = factor.gram, pair.modes
         self.tilt, self.order = tilt, tilt.order
         rows, probabilities = proposals(gram, self.direction, epsilon)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky
 
 from galton.errors import FloatArray, InvalidArgument
-from galton.pair import ROUNDOFF
+from galton.pair import ROUNDOFF, Pair
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,3 +53,9 @@ def upward_factor(gram: FloatArray) -> Factor:
     raise InvalidArgument(
         "gram", f"matrix of {size} modes", "must be positive semi-definite; it is not, beyond rounding"
     )
+
+
+@lru_cache(maxsize=1)
+def factor_of(pair: Pair) -> Factor:
+    """Returns the upward factor of the pair's Gram matrix in force, made once for all who ask for it in turn."""
+    return upward_factor(pair.gram)

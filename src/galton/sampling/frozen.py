@@ -33,6 +33,10 @@ _ALL_CENTRES, _CENTRES = 512, 256
 """Up to so many modes each has proposals of its own; of more, so many, evenly spread, stand for their neighbours."""
 
 
+_JUDGED = 32
+"""Proposals whose median loss decides how far out all are: at most so many, evenly spread."""
+
+
 class Estimate(NamedTuple):
     """An estimate of delta and its standard error, relative to it."""
 
@@ -175,19 +179,18 @@ def _proposal_counts(
     """Rows of counts for one sharpness, scaled so that the loss at their centres is about epsilon."""
     bins = gram.shape[0]
     half = gram.diagonal() / 2
-    near, alone = gram[centres], np.eye(bins)[centres]
 
-    def rows(strength: float) -> FloatArray:
+    def rows(strength: float, centres: NDArray[np.intp] = centres) -> FloatArray:
         if sharpness == 0:
             return np.full((1, bins), strength / bins)
         if sharpness == np.inf:
-            return strength * alone
-        logits = sharpness * strength * near
+            return strength * np.eye(bins)[centres]
+        logits = sharpness * strength * gram[centres]
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return strength * weights / weights.sum(axis=1, keepdims=True)
 
     def excess(strength: float) -> float:
-        centre = rows(strength) @ gram
+        centre = rows(strength, centres[:: -(-centres.size // _JUDGED)]) @ gram
         loss = _log_mean_exp(centre - half)
         if direction is Direction.REPLACE:
             loss -= _log_mean_exp(-centre - half)

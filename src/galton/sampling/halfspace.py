@@ -18,7 +18,7 @@ from galton.gaussian import gaussian_delta
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
-from galton.sampling.factor import factor_residual, upward_factor
+from galton.sampling.factor import factor_of, factor_residual
 from galton.sampling.kernels import log_mean_exp
 from galton.sampling.normals import standard_normals
 from galton.sampling.slack import choose_dtype, loss_slack
@@ -133,7 +133,7 @@ class HalfSpaceSampler(Sampler):
     strata = STRATA
 
     def __init__(self, pair: Pair, epsilon: float, dtype: str | None = None) -> None:
-        factor = upward_factor(pair.gram)
+        factor = factor_of(pair)
         gram, bins = factor.gram, pair.modes
         self._space = half_space(gram, epsilon)
         self._bound = min(max(self._space.bound, -FARTHEST), FARTHEST)

@@ -15,7 +15,7 @@ from galton.errors import FloatArray
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
-from galton.sampling.factor import upward_factor
+from galton.sampling.factor import factor_of
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, SHALLOW_LOST
 from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.levels import LevelTilt, log_exceedances
@@ -85,7 +85,7 @@ class LevelledSampler(Sampler):
     direction = Direction.MIXTURE_FIRST
 
     def __init__(self, pair: Pair, tilt: LevelTilt, epsilon: float) -> None:
-        factor = upward_factor(pair.gram)
+        factor = factor_of(pair)
         gram, bins, chain = factor.gram, pair.modes, tilt.chain
         self.tilt = tilt
         self._share = math.exp(tilt.log_above - tilt.log_range(epsilon))

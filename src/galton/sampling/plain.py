@@ -12,7 +12,7 @@ import numpy as np
 from galton.guarantee import Direction
 from galton.pair import Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
-from galton.sampling.factor import upward_factor
+from galton.sampling.factor import factor_of
 from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.slack import choose_dtype, loss_slack
 
@@ -29,7 +29,7 @@ class PlainSampler(Sampler):
     name: ClassVar[str] = "plain"
 
     def __init__(self, pair: Pair, direction: Direction, dtype: str | None = None) -> None:
-        factor = upward_factor(pair.gram)
+        factor = factor_of(pair)
         diagonal = factor.gram.diagonal()
         largest = float(diagonal.max())
         sides = direction.sides

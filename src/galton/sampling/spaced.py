@@ -17,7 +17,7 @@ from galton.errors import FloatArray
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
-from galton.sampling.factor import upward_factor
+from galton.sampling.factor import factor_of
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, SHALLOW_LOST
 from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.normals import uniforms
@@ -114,7 +114,7 @@ class SpacedSampler(Sampler):
     direction = Direction.NOISE_FIRST
 
     def __init__(self, pair: Pair, tilt: SpacedTilt, epsilon: float) -> None:
-        factor = upward_factor(pair.gram)
+        factor = factor_of(pair)
         gram, bins = factor.gram, pair.modes
         self.tilt, self.least_epsilon = tilt, epsilon
         members = bins // tilt.spacing

@@ -19,7 +19,7 @@ from galton.errors import FloatArray, InvalidArgument, count
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
-from galton.sampling.factor import factor_residual, upward_factor
+from galton.sampling.factor import factor_of, factor_residual
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
 from galton.sampling.kernels import categorical, correlated, log_mean_exp
 from galton.sampling.slack import UNIT_ROUNDOFF, choose_dtype, loss_slack, norm_bound
@@ -220,7 +220,7 @@ class TiltedSampler(Sampler):
     def __init__(
         self, pair: Pair, direction: Direction, epsilon: float, order: int | None = None, dtype: str | None = None
     ) -> None:
-        factor = upward_factor(pair.gram)
+        factor = factor_of(pair)
         gram, bins = factor.gram, pair.modes
         if not resolvable(gram):
             raise InvalidArgument("sampler", self.name, _UNRESOLVED)

@@ -17,7 +17,7 @@ from galton.pair import DominatingPair, Pair
 from galton.redrawn import RedrawnPair
 from galton.sampling.base import Sampler
 from galton.sampling.chained import ChainedSampler, best_chain
-from galton.sampling.factor import upward_factor
+from galton.sampling.factor import factor_of
 from galton.sampling.frozen import BLOCK, Estimate, FrozenHalfSpace, FrozenMixture
 from galton.sampling.halfspace import HalfSpaceSampler, noise_first_bound
 from galton.sampling.levelled import LevelledSampler
@@ -120,7 +120,7 @@ class BinsToolkit(Toolkit):
         return PlainSampler(pair, direction)
 
     def sharp(self, pair: Pair, direction: Direction, epsilon: float) -> Sampler:
-        gram = upward_factor(pair.gram).gram
+        gram = factor_of(pair).gram
         if direction is Direction.NOISE_FIRST:
             half_space, spaced = HalfSpaceSampler(pair, epsilon), best_spaced(gram, epsilon)
             if spaced is None or spaced.log_range(epsilon) + _SPACED_COST > _log_range(half_space, epsilon):
@@ -137,19 +137,19 @@ class BinsToolkit(Toolkit):
         return tilted if chain is None or chained > most else ChainedSampler(pair, chain, epsilon)
 
     def resolvable(self, pair: Pair, direction: Direction) -> bool:
-        return direction is Direction.NOISE_FIRST or resolvable(upward_factor(pair.gram).gram)
+        return direction is Direction.NOISE_FIRST or resolvable(factor_of(pair).gram)
 
     def special(self, name: str, pair: Pair, direction: Direction, epsilon: float) -> Sampler:
         return ORTHOGONAL[name](pair, direction, epsilon)
 
     def unamplified_mu(self, pair: Pair) -> float:
-        return math.sqrt(float(upward_factor(pair.gram).gram.diagonal().max()))
+        return math.sqrt(float(factor_of(pair).gram.diagonal().max()))
 
     def ceiling(self, pair: Pair, direction: Direction, epsilon: float) -> float:
         modes = self._independent(pair, direction)
         if modes is not None:
             return modes.delta_upper(direction, epsilon)
-        gram = upward_factor(pair.gram).gram
+        gram = factor_of(pair).gram
         if direction is Direction.REPLACE:
             return math.exp(min(0.0, best_tilt(gram, direction, epsilon, FINE_STRATA).log_range(epsilon)))
         spaced = spaced_modes(pair.gram)
