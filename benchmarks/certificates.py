@@ -110,7 +110,7 @@ def quick_multiplier(pair: galton.Pair, epsilon: float, target: float) -> float:
         return lambda other: max(estimator(other, epsilon).delta for estimator in estimators)
 
     start = galton.multiplier_upper_bound(pair, epsilon, target)
-    return walk(design, target, start, (1e-3 * highest, highest), blocks_for(pair))[0]
+    return walk(design, target, start, (1e-3 * highest, highest), blocks_for(pair)).value
 
 
 def measure(name: str, epsilon: float, delta: float, rate: float, peer: float | None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def certificate(bins: int, epochs: int, way: str, multiplier: float | None) -> d
     begun, busy = time.perf_counter(), time.process_time()
     if multiplier is None:
         room = TAU if bins < 1_000_000 else ROUGH_TAU
-        multiplier, _ = quick_multiplier(pair, claim.with_delta(DELTA / room), galton.Options(seed=1), 1)
+        multiplier = quick_multiplier(pair, claim.with_delta(DELTA / room), galton.Options(seed=1), 1).value
     calibrated, calibrated_busy = time.perf_counter() - begun, time.process_time() - busy
     busy = time.process_time()
     proof = galton.certify(pair.at(multiplier), claim, options=galton.Options(seed=2))

@@ -222,10 +222,8 @@ def _accounted(question: Question, options: Options) -> Json:
         else dominating_pair(strategy, question.bins)
     )
     if question.method == ESTIMATE:
-        multiplier, _ = quick_multiplier(
-            pair, guarantee.with_delta(guarantee.delta / TAU), options, options.fresh_seed()
-        )
-        return _answer(question, strategy, multiplier)
+        aim = guarantee.with_delta(guarantee.delta / TAU)
+        return _answer(question, strategy, quick_multiplier(pair, aim, options, options.fresh_seed()).value)
     calibration = calibrate(pair, guarantee, options=options, tau=TAU)
     return _answer(question, strategy, calibration.noise_multiplier, calibration)
 

@@ -70,6 +70,7 @@ class Study:
                     self.start,
                     ITERATIONS,
                     lambda value: None,
+                    self.problem.participation.tolerance(self.problem.bins),
                 )
                 return math.exp(judge(self.problem, optimum, fresh, "study", 1 << 15).value)
             except GaltonError:

@@ -95,7 +95,7 @@ class MonteCarlo(Accountant):
         options = replace(comparison_options(guarantee.delta), progress=None)
         aim = guarantee.with_delta(guarantee.delta / COMPARISON_TAU)
         pair = self._pair(strategy, bins)
-        multiplier, _ = quick_multiplier(pair, aim, options, 0, blocks=max(1, blocks_for(pair) // _QUICKER))
+        multiplier = quick_multiplier(pair, aim, options, 0, blocks=max(1, blocks_for(pair) // _QUICKER)).value
         statement = Statement(guarantee.adjacency, self.statement.sampling, Standing.ESTIMATE, "galton, frozen samples")
         return Figure(multiplier, guarantee, statement)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -20,6 +21,7 @@ from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Direction, Guarantee, as_guarantee
 from galton.pair import DominatingPair
 from galton.sampling import draws
+from galton.sampling.choice import choose_sampler
 from galton.sampling.toolkits import toolkit_for
 from galton.typechecking import typechecked
 
@@ -28,7 +30,11 @@ _CHECKS = 12
 _CHECK_WORK = 6 * 10**10
 """Multiplications that a check may take: some seconds. A check that has not passed by then raises the noise."""
 _SLOPE = 0.08
-"""d log multiplier / d log delta for a first step; doubled with every step, as delta may hardly depend on the noise."""
+"""d log multiplier / d log delta where it was not measured. Doubled with every check that fails: with more noise delta
+may fall more slowly."""
+_PREDICTIONS = 12
+_WIDTH = 1.4
+"""How far a limit is from its mean, in units of range * log(1 / failure) / samples: as measured, not proved."""
 
 
 @typechecked
@@ -120,12 +126,15 @@ def calibrate(
     highest = bracket[1]
     if options.sampler == "plain":
         multiplier, steps = _by_plain_samples(pair, aim, bracket, seed, options)
+        slope = _SLOPE
     else:
-        multiplier, steps = quick_multiplier(pair, aim, options, seed)
+        quick = quick_multiplier(pair, aim, options, seed)
+        multiplier, steps, slope = quick.value, quick.designs, quick.slope()
     width = replace(options, rel_width=min(tau - 1, 0.1))
     affordable = _CHECK_WORK // toolkit_for(pair).work(pair)
     if options.samples is None and affordable < DEFAULT_SAMPLES:
         width = replace(width, samples=max(1, affordable))
+        multiplier = min(highest, _confirmable(pair, guarantee, aim.delta, multiplier, slope, width))
     for index in range(_CHECKS):
         failure = (1 - options.confidence) / 2 ** (index + 1)
         check = delta_with_failure(
@@ -133,7 +142,7 @@ def calibrate(
         )
         if check.upper <= claim or multiplier >= highest:
             break
-        multiplier = min(highest, multiplier * 1.002 * (check.upper / claim) ** (_SLOPE * 2**index))
+        multiplier = min(highest, multiplier * 1.002 * (check.upper / claim) ** (slope * 2**index))
         steps += 1
     if not check.upper <= claim and not check.samples:
         raise InvalidArgument("delta", claim, "is too small to be confirmed in floating point; take 1e-200 or more")
@@ -153,6 +162,31 @@ def calibrate(
         seed=seed,
         seconds=time.perf_counter() - start,
     )
+
+
+def _confirmable(
+    pair: DominatingPair, guarantee: Guarantee, fitted: float, multiplier: float, slope: float, options: Options
+) -> float:
+    """The least multiplier, from the fitted one on, at which the samples of a check will probably do.
+
+    A check that is bound to fail costs as much as one that passes. What limits will be at another multiplier follows
+    from the range there, which is known, and from delta, which falls as `slope` says.
+    """
+    raised, reach = multiplier, _WIDTH * math.log(4 / (1 - options.confidence)) / options.budget()
+    for _ in range(_PREDICTIONS):
+        at = pair.at(raised)
+        samplers = [
+            choose_sampler(at, direction, guarantee.epsilon, options.sampler).sampler
+            for direction in guarantee.directions
+        ]
+        if any(sampler.narrows for sampler in samplers):
+            return multiplier
+        widest = max(sampler.value_range(guarantee.epsilon) for sampler in samplers)
+        predicted = fitted * (multiplier / raised) ** (1 / slope) + reach * widest
+        if predicted <= guarantee.delta:
+            break
+        raised *= (1.05 * predicted / guarantee.delta) ** (slope / 2)
+    return raised
 
 
 def _by_plain_samples(

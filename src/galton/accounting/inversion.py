@@ -208,7 +208,7 @@ def quick_epsilon(
     least = 1e-6 * ceiling
     if design(least, 1, 0)(least) <= target:
         return 0.0
-    guess, _ = walk(design, target, ceiling, (least, ceiling), blocks or blocks_for(pair))
+    guess = walk(design, target, ceiling, (least, ceiling), blocks or blocks_for(pair)).value
     return 0.0 if guess <= least else guess
 
 

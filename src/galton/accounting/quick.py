@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from galton.accounting.deterministic import multiplier_upper_bound
 from galton.accounting.options import Options, derived_seed
-from galton.accounting.solve import walk
+from galton.accounting.solve import Solution, walk
 from galton.gaussian import gaussian_mu, unamplified_multiplier
 from galton.guarantee import Guarantee
 from galton.pair import DominatingPair
@@ -23,8 +23,8 @@ def multiplier_bracket(pair: DominatingPair, target: Guarantee) -> tuple[float, 
 
 def quick_multiplier(
     pair: DominatingPair, target: Guarantee, options: Options, seed: int, blocks: int | None = None
-) -> tuple[float, int]:
-    """Returns an estimate of the multiplier at which the target is just met, and the number of designs it took.
+) -> Solution:
+    """Returns an estimate of the multiplier at which the target is just met.
 
     Starts at the deterministic bound, or nearer if more is known, and walks on frozen draws. No guarantee: `calibrate`
     checks it.

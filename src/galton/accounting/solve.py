@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 from scipy.optimize import brentq
@@ -22,6 +23,31 @@ _PRECISION = 1e-5
 _ROUGH_PRECISION = 1e-3
 """The same while the draws are few and will be designed anew."""
 
+_APART = 1.02
+"""How far apart, as a factor, two points are between which a slope is measured."""
+_SLOPES = (0.01, 0.3)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where delta(x) is the target, on frozen draws.
+
+    Attributes:
+      value: x.
+      designs: how often draws were designed.
+      delta: delta on the last of them, as a function of x.
+    """
+
+    value: float
+    designs: int
+    delta: Callable[[float], float]
+
+    def slope(self) -> float:
+        """Returns by how much log x falls where log delta rises by 1; within bounds, as the draws may say anything."""
+        here, beyond = self.delta(self.value), self.delta(_APART * self.value)
+        fallen = math.log(max(here, 1e-300) / max(beyond, 1e-300))
+        return min(max(math.log(_APART) / max(fallen, 1e-3), _SLOPES[0]), _SLOPES[1])
+
 
 def walk(
     design: Design,
@@ -30,17 +56,15 @@ def walk(
     bracket: tuple[float, float],
     blocks: int,
     progress: Progress | None = None,
-) -> tuple[float, int]:
-    """Finds x with delta(x) = target: solves near x, designs again at the solution, and refines at the end.
-
-    Returns the solution and the number of designs.
-    """
+) -> Solution:
+    """Finds x with delta(x) = target: solves near x, designs again at the solution, and refines at the end."""
     guess, step, final = start, 0, 0
     while step < 60 and final < 3:
         size = blocks if final else 1
         low, high = max(bracket[0], guess / _TRUST), min(bracket[1], guess * _TRUST)
         precision = _PRECISION if final else _ROUGH_PRECISION
-        before, guess = guess, solve(design(guess, size, step), target, guess, low, max(low, high), precision)
+        function = design(guess, size, step)
+        before, guess = guess, solve(function, target, guess, low, max(low, high), precision)
         moved = abs(math.log(guess / before))
         step += 1
         if progress is not None:
@@ -48,7 +72,7 @@ def walk(
         if final and moved < 0.02:
             break
         final += 1 if final or moved < 0.1 else 0
-    return guess, step
+    return Solution(guess, step, function)
 
 
 def solve(

@@ -287,7 +287,7 @@ class Run:
             starts = [family.parameters(member) for member in family.simple_members()]
             inner = family.contained_family()
             if inner is not None and (not starts or self.participation.tries_longer_memory):
-                roughly = self.optimum(inner, refreshes=self.participation.inner_refreshes)
+                roughly = self.optimum(inner, refreshes=self.participation.inner_refreshes(self.bins))
                 starts.insert(0, family.parameters(inner.strategy(roughly)))
             self.family = family
             first = self._best_start(problem, starts) if len(starts) > 1 else starts[0]
@@ -345,7 +345,7 @@ def _unamplified_reference(
     error = strategy.rmse(workload) * strategy.sensitivity(bins)
     exact = unamplified_multiplier(guarantee)
     pair = pair_of_bins(strategy, bins)
-    estimate, _ = quick_multiplier(pair, target.guarantee, target.options, target.seed, blocks=1)
+    estimate = quick_multiplier(pair, target.guarantee, target.options, target.seed, blocks=1).value
     return {
         "noise_multiplier": exact,
         "rmse": exact * error,

@@ -56,13 +56,11 @@ class Participation(ABC):
       estimators: how delta can be estimated in a search, the default first.
       usual_samples: draws per direction that a search of a short run begins with.
       tries_longer_memory: whether a search among few bands also starts from the optimum of a BLT, cut to these bands.
-      inner_refreshes: how often draws are renewed in the search for where a larger family starts.
     """
 
     estimators: ClassVar[tuple[str, ...]]
     usual_samples: ClassVar[int]
     tries_longer_memory: ClassVar[bool] = True
-    inner_refreshes: ClassVar[int] = 3
 
     @property
     @abstractmethod
@@ -80,6 +78,14 @@ class Participation(ABC):
     def most_weights(self, bins: int, rounds: int) -> int:
         """Returns how many weights of rounds a search may choose freely; between them they are interpolated."""
         return rounds
+
+    def inner_refreshes(self, bins: int) -> int:
+        """Returns how many descents find where a larger family starts."""
+        return 1
+
+    def tolerance(self, bins: int) -> float:
+        """Returns the gain (of a logarithm) for which a descent does not go on."""
+        return 2e-4
 
     @abstractmethod
     def statistic(self, form: Form, bins: int) -> jax.Array:
@@ -117,6 +123,13 @@ class OneDraw(Participation):
     def most_weights(self, bins: int, rounds: int) -> int:
         return rounds if bins <= MOST_MODES else min(rounds, _MOST_WEIGHTS)
 
+    def inner_refreshes(self, bins: int) -> int:
+        return 3 if bins <= MOST_MODES else 1
+
+    def tolerance(self, bins: int) -> float:
+        """Averages of modes are off by more than what many small steps gain."""
+        return super().tolerance(bins) if bins <= MOST_MODES else 1e-3
+
     def statistic(self, form: Form, bins: int) -> jax.Array:
         if bins <= MOST_MODES:
             modes = form.modes(bins)
@@ -149,7 +162,6 @@ class PatternParticipation(Participation):
     estimators: ClassVar[tuple[str, ...]] = ("tilted",)
     usual_samples: ClassVar[int] = 1 << 11
     tries_longer_memory: ClassVar[bool] = False
-    inner_refreshes: ClassVar[int] = 1
 
     def samples(self, bins: int, rounds: int) -> int:
         return max(_FEWEST, min(self.usual_samples, 1 << (_MOST_DRAWN // rounds).bit_length() - 1))

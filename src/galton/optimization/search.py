@@ -18,8 +18,7 @@ from galton.optimization.noise_level import NoiseLevel, OutsideDesign
 from galton.optimization.problem import NotFinite, Problem
 
 PATIENCE = 5
-"""A descent ends when this many iterations together gained less than `TOLERANCE`."""
-TOLERANCE = 2e-4
+"""A descent ends when this many iterations together gained less than its tolerance."""
 _UNIT = 0.1
 """Parameters are measured in this unit, so that the first step of a descent, a multiple of the gradient, is short."""
 _APPROACHES = 20
@@ -144,7 +143,7 @@ def descend(
     start: FloatArray,
     iterations: int,
     report: Callable[[float], None],
-    tolerance: float = TOLERANCE,
+    tolerance: float,
 ) -> FloatArray:
     """L-BFGS from `start`; returns the best point seen, also when interrupted (then wrapped in `Interrupted`)."""
     best, best_value = start, math.inf
@@ -211,6 +210,7 @@ def search(
                 best,
                 iterations,
                 lambda value: history.add(name, value),
+                problem.participation.tolerance(problem.bins),
             )
             settled = False
             for share in _SHARES:

@@ -48,7 +48,8 @@ def settle_separation(
 
     def error(bands: int) -> float:
         strategy = square_root(rounds, bands)
-        multiplier, _ = quick_multiplier(separated_pair(strategy, bins, bands), guarantee, options, seed, blocks=1)
+        pair = separated_pair(strategy, bins, bands)
+        multiplier = quick_multiplier(pair, guarantee, options, seed, blocks=1).value
         return multiplier * strategy.sensitivity(bins) * strategy.rmse(workload)
 
     bands = best_bands(error, min(bins, rounds))
