@@ -43,7 +43,7 @@ _STRIDE = 0.1
 """The largest step in log sigma."""
 _REACH = 0.5
 """How far from its start, in log sigma, to look for a solution: farther away frozen draws say nothing."""
-_EXACT = 3e-4
+_EXACT = 3e-5
 """A Newton step this small in log sigma is the last: the error that remains is of the order of its square."""
 
 Constants = Any
