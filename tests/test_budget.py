@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -152,6 +153,28 @@ def test_epsilon_is_within_a_percent_of_that_of_an_estimate(delta: float) -> Non
     truth = galton.epsilon(big, delta, options=Options(seed=2, rel_width=0.01))
     distribution = galton.privacy_loss_distribution(big, delta=delta, options=Options(seed=3))
     assert truth.lower < distribution.get_epsilon_for_delta(delta) < 1.01 * truth.upper
+
+
+CERTIFIED: dict[str, Callable[[], galton.DominatingPair]] = {
+    "blt": lambda: galton.dominating_pair(
+        galton.Blt(rounds=128, decay=[0.98, 0.8], scale=[0.1, 0.2]), bins=32, noise_multiplier=1.0
+    ),
+    "sqrt": lambda: galton.dominating_pair(galton.square_root(128, 8), bins=32, noise_multiplier=1.0),
+    "redrawn": lambda: galton.redrawn_pair(galton.square_root(64, 4), bins=16, noise_multiplier=1.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_epsilon_is_within_a_percent_of_that_of_a_certificate(name: str) -> None:
+    """Noise that a certificate accepts a claim for: the distribution, composed with nothing, has that epsilon."""
+    guarantee, pair = Guarantee(2.0, 1e-5), CERTIFIED[name]()
+    calibration = galton.calibrate(pair, guarantee, options=Options(seed=2))
+    calibrated = pair.at(calibration.noise_multiplier)
+    certificate = galton.certify(calibrated, guarantee, options=Options(seed=3))
+    assert certificate.accepted
+    distribution = galton.privacy_loss_distribution(calibrated, delta=1e-5, options=Options(seed=4))
+    assert 0.98 < distribution.get_epsilon_for_delta(1e-5) / guarantee.epsilon < 1.01
 
 
 def test_limits_without_samples_do_not_fail() -> None:
