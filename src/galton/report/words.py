@@ -22,22 +22,22 @@ def meaning(plan: Plan, risk: Risk, sampled: bool) -> list[str]:
     factor = short(math.exp(min(guarantee.epsilon, 700.0)), 3)
     basis = ", by the curve below" if sampled else ""
     return [
-        f"Imagine two trainings: one {plan.worded(wording.world)}, one {plan.worded(wording.other_world)}. Whatever "
+        f"Imagine two training runs: one {plan.worded(wording.world)}, one {plan.worded(wording.other_world)}. Whatever "
         "comes out (every noisy gradient, every checkpoint, "
         f"the final model, and all that is ever computed from them), no event is more than {factor} times as likely "
         f"{wording.more_likely} (exp(ε), with ε = {short(guarantee.epsilon)}), plus at "
         f"most δ = {short(guarantee.delta)}. This holds against anybody, with any computer and any "
         f"other knowledge, even all other {plan.unit}s.",
-        f"Put as a game{basis}: somebody to whom both trainings are equally likely beforehand, and who sees all that "
+        f"Put as a game{basis}: somebody to whom both runs are equally likely beforehand, and who sees all that "
         f"comes out, tells them apart correctly at most {percent_at_most((1 + risk.advantage) / 2)} of the time. "
         "Tossing a coin gives 50%.",
         (
-            "The promise is about one example. Somebody who contributed several is protected less: for k of them ε is "
+            "The guarantee protects one example. Somebody who contributed several is protected less: for k of them ε is "
             "k times as large, and δ grows, too. "
             if plan.per_user is None
-            else "The promise is about one user with all examples. "
+            else "The guarantee protects one user with all examples. "
         )
-        + "It is also no promise that nothing is learnt about you: what follows from "
+        + "Nor does it mean that nothing is learned about you: what follows from "
         "the data of others (say, that smoking is harmful) follows without you, too.",
     ]
 
@@ -81,7 +81,7 @@ def conditions(plan: Plan) -> list[str]:
         + (f" {plan.search}" if plan.tuning is not None else ""),
         f"The settings below, the number of {plan.unit}s ({plan.examples:,}) among them, were chosen without looking "
         "at the data. They are public.",
-        "The noise counts as Gaussian with all its digits. In training it is rounded to a few of them, and what the "
+        "The guarantee assumes noise that is exactly Gaussian. In training it is rounded to a few digits, and what the "
         "last digits of noisy sums may tell is not part of the guarantee. (Rounding in the analysis is.)",
     ]
 
