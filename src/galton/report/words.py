@@ -22,8 +22,8 @@ def meaning(plan: Plan, risk: Risk, sampled: bool) -> list[str]:
     factor = short(math.exp(min(guarantee.epsilon, 700.0)), 3)
     basis = ", by the curve below" if sampled else ""
     return [
-        f"Imagine two training runs: one {plan.worded(wording.world)}, one {plan.worded(wording.other_world)}. Whatever "
-        "comes out (every noisy gradient, every checkpoint, "
+        f"Imagine two training runs: one {plan.worded(wording.world)}, one {plan.worded(wording.other_world)}. "
+        "Whatever comes out (every noisy gradient, every checkpoint, "
         f"the final model, and all that is ever computed from them), no event is more than {factor} times as likely "
         f"{wording.more_likely} (exp(ε), with ε = {short(guarantee.epsilon)}), plus at "
         f"most δ = {short(guarantee.delta)}. This holds against anybody, with any computer and any "
@@ -32,8 +32,8 @@ def meaning(plan: Plan, risk: Risk, sampled: bool) -> list[str]:
         f"comes out, tells them apart correctly at most {percent_at_most((1 + risk.advantage) / 2)} of the time. "
         "Tossing a coin gives 50%.",
         (
-            "The guarantee protects one example. Somebody who contributed several is protected less: for k of them ε is "
-            "k times as large, and δ grows, too. "
+            "The guarantee protects one example. Somebody who contributed several is protected less: for k of them ε "
+            "is k times as large, and δ grows, too. "
             if plan.per_user is None
             else "The guarantee protects one user with all examples. "
         )
