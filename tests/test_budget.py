@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -152,6 +153,28 @@ def test_epsilon_is_within_a_percent_of_that_of_an_estimate(delta: float) -> Non
     truth = galton.epsilon(big, delta, options=Options(seed=2, rel_width=0.01))
     distribution = galton.privacy_loss_distribution(big, delta=delta, options=Options(seed=3))
     assert truth.lower < distribution.get_epsilon_for_delta(delta) < 1.01 * truth.upper
+
+
+CERTIFIED: dict[str, Callable[[], galton.DominatingPair]] = {
+    "blt": lambda: galton.dominating_pair(
+        galton.Blt(rounds=128, decay=[0.98, 0.8], scale=[0.1, 0.2]), bins=32, noise_multiplier=1.0
+    ),
+    "sqrt": lambda: galton.dominating_pair(galton.square_root(128, 8), bins=32, noise_multiplier=1.0),
+    "redrawn": lambda: galton.redrawn_pair(galton.square_root(64, 4), bins=16, noise_multiplier=1.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_epsilon_is_within_a_percent_of_that_of_a_certificate(name: str) -> None:
+    """Noise that a certificate accepts a claim for: the distribution, composed with nothing, has that epsilon."""
+    guarantee, pair = Guarantee(2.0, 1e-5), CERTIFIED[name]()
+    calibration = galton.calibrate(pair, guarantee, options=Options(seed=2))
+    calibrated = pair.at(calibration.noise_multiplier)
+    certificate = galton.certify(calibrated, guarantee, options=Options(seed=3))
+    assert certificate.accepted
+    distribution = galton.privacy_loss_distribution(calibrated, delta=1e-5, options=Options(seed=4))
+    assert 0.98 < distribution.get_epsilon_for_delta(1e-5) / guarantee.epsilon < 1.01
 
 
 def test_limits_without_samples_do_not_fail() -> None:
@@ -714,6 +737,21 @@ def test_a_budget_is_spent_until_nothing_is_left(budget: galton.Budget) -> None:
     check_schema(json.loads(before), "file-budget")
 
 
+def test_a_run_is_named_as_its_plan(exact_plan: Plan, tmp_path: Path) -> None:
+    """Not as the Gaussian sums that are written down for it."""
+    folder = str(galton.save_plan(exact_plan, tmp_path / "plan"))
+    budget = galton.Budget(tmp_path / "data.json")
+    budget.create(Guarantee(0.5, 1e-6, exact_plan.guarantee.adjacency))
+    with pytest.raises(galton.Overspent, match=f"has no room for {folder}, gaussian:sigma=9: all together"):
+        budget.spend([folder, "gaussian:sigma=9"])
+    with pytest.raises(galton.Overspent, match=f"has no room for plan {exact_plan.digest[7:19]}, .* rounds"):
+        budget.spend([exact_plan])
+    large = galton.Budget(tmp_path / "large.json")
+    large.create(Guarantee(50.0, 1e-4, exact_plan.guarantee.adjacency))
+    large.spend([folder])
+    assert large.read().spent[0].label.startswith(f"plan {exact_plan.digest[7:19]}, ")
+
+
 @pytest.mark.slow
 def test_a_sampled_run_is_kept_as_it_was_sampled(plan: Plan, tmp_path: Path) -> None:
     budget = galton.Budget(tmp_path / "data.json")
@@ -817,7 +855,7 @@ def test_budget_on_the_command_line(tmp_path: Path) -> None:
     assert "means" in run_galton("budget", path).out
     for words, line in (
         ((path, "gaussian:sigma=1"), "has no room for gaussian:sigma=1"),
-        ((path, "--epsilon", "2"), "--delta = None: must be given with --epsilon"),
+        ((path, "--epsilon", "2"), "--delta: must be given with --epsilon"),
         ((path, "--adjacency", "replace"), "--adjacency = 'replace': is for a new file"),
         ((path, "--epsilon", "3", "--delta", "1e-5"), "is there already"),
         ((path + "x",), "there is no such budget"),
@@ -870,9 +908,10 @@ def test_wrong_names_are_refused(text: str, words: str) -> None:
 def test_what_compose_refuses() -> None:
     with pytest.raises(InvalidArgument, match="must name at least one release"):
         compose([], delta=1e-5)
-    for delta, epsilon in ((None, None), (1e-5, 1.0)):
-        with pytest.raises(InvalidArgument, match="must be given, or epsilon, but not both"):
-            compose(["gaussian:sigma=1"], delta=delta, epsilon=epsilon)
+    with pytest.raises(InvalidArgument, match=r"^delta: must be given, or epsilon$"):
+        compose(["gaussian:sigma=1"])
+    with pytest.raises(InvalidArgument, match=r"^epsilon = 1\.0: is given beside delta: give one of them, not both$"):
+        compose(["gaussian:sigma=1"], delta=1e-5, epsilon=1.0)
     with pytest.raises(InvalidArgument, match="must be a plan or its folder"):
         compose([3], delta=1e-5)
 
@@ -966,7 +1005,10 @@ def test_compose_on_the_command_line(exact_plan: Plan, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["gaussian:sigma=5"], "--delta = None: must be given, or epsilon, but not both"),
+        (["gaussian:sigma=5"], "galton: --delta: must be given, to find epsilon; or --epsilon, to find delta"),
+        (["gaussian:sigma=5", "--delta", "1e-5", "--epsilon", "1"], "1.0: give --delta or --epsilon, not both"),
+        (["gaussian:sigma=-1", "--delta", "1e-5"], "RELEASE... = 'gaussian:sigma=-1': sigma must be greater than 0"),
+        (["laplace:scale=2", "dp:x", "--delta", "1e-5"], "RELEASE... = 'dp:x': must give epsilon, delta, count as"),
         (["gaussian:5", "--delta", "1e-5"], "must give sigma, count, probability as NAME=NUMBER"),
         (["nowhere", "--delta", "1e-5"], "must be a plan's folder"),
         (["gaussian:sigma=5", "--delta", "2"], "--delta = 2.0: must lie strictly between 0 and 1"),

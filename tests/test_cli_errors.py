@@ -241,8 +241,8 @@ CASES: list[Case] = [
         ("--output", "{long}", "{long}: cannot be written (File name too long)"),
         ("--padded-batch-size", "1000000000000000000", "--padded-batch-size = 1000000000000000000: must be at most 65"),
         ("--micro-batch-size", "65", "--micro-batch-size = 65: must be at most the number of examples, 64"),
-        ("--with", "x", "--with = ['x']: must be a plan's folder, gaussian:sigma=S"),
-        ("--with", "gaussian:sigma=0.01", "--with = ['gaussian:sigma=0.01']: leave nothing: by themselves they are"),
+        ("--with", "x", "--with = 'x': must be a plan's folder, gaussian:sigma=S"),
+        ("--with", "gaussian:sigma=0.01", "--with = 'gaussian:sigma=0.01': leave nothing: by themselves they are"),
         ("--tuning-runs", "20", "--tuning-runs = '20': must be poisson:mean=M, geometric:mean=M"),
     ),
     *rows(

@@ -26,6 +26,7 @@ from galton.plan.tuning import Tuning
 from galton.report import disclose, disclose_composition, privacy_curve, render_sheet, words
 from galton.report.curves import DELTAS
 from galton.report.disclosure import RHO
+from galton.report.numbers import written
 from galton.report.risk import RATES, risk_if_known, risk_if_secret
 from tests import truth
 from tests.marks import SLOW
@@ -209,6 +210,20 @@ def test_the_table_says_what_is_asked(poisson: Plan, curve: Curve) -> None:
     assert f"| ε at δ = 10⁻⁵ | {disclosure.figures()[1][4][1]} |" in text
 
 
+def test_a_note_says_why_secret_batches_have_the_numbers_of_known_ones(poisson: Plan, curve: Curve) -> None:
+    disclosure = disclose(poisson, curve)
+    assert disclosure.known is not None
+    pairs = list(zip(disclosure.secret.epsilons, disclosure.known.epsilons, strict=True))
+    same = [secret == known and secret is not None for secret, known in pairs]
+    assert True in same  # truncation costs half of the smaller deltas
+    assert False in same
+    assert "Where ε is the same in both columns" in disclosure.notes[0]
+    smaller = tuple(None if known is None else 0.9 * known for known in disclosure.known.epsilons)
+    different = replace(disclosure, secret=replace(disclosure.secret, epsilons=smaller))
+    assert "Where ε is the same" not in different.notes[0]
+    assert "Where ε is the same" not in replace(disclosure, amplified=False).notes[0]
+
+
 def test_what_a_plan_says_stays_in_its_cell(poisson: Plan, curve: Curve) -> None:
     disclosure = disclose(replace(poisson, spec="a|b\n| c | d |\n" + HOSTILE), replace(curve, words=HOSTILE))
     lines = disclosure.markdown().splitlines()
@@ -229,6 +244,8 @@ def test_command_tells_writes_and_refuses(fixed: Plan, folder: Path, tmp_path: P
     told = galton("disclose", str(folder))
     assert told.code == 0
     assert "unit of privacy\tone example" in told.out
+    assert written(fixed.statement) in told.out.replace("\n", " ")
+    assert not re.search(r"\de-\d", told.out)
     result = json.loads(galton("disclose", str(folder), "--json", "--output", str(tmp_path / "sheet.html")).out)
     assert result["path"] == str(tmp_path / "sheet.html")
     assert result["risk"]["batches_known"]["zcdp"]["rho"] == pytest.approx(fixed.noise_multiplier**-2 / 2, rel=1e-6)
@@ -237,7 +254,7 @@ def test_command_tells_writes_and_refuses(fixed: Plan, folder: Path, tmp_path: P
     assert galton("disclose", str(folder), "--markdown").out.startswith("| field | statement |\n")
     both = galton("disclose", str(folder), "--markdown", "--json")
     assert both.code == 2
-    assert "--markdown" in both.err
+    assert both.err.startswith("galton: --markdown: is another output than JSON")
     assert galton("disclose", str(folder), "--output", str(tmp_path)).code == 2
 
 

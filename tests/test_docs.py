@@ -183,7 +183,9 @@ def test_the_first_plan_has_the_errors_that_its_page_tells(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     made = json.loads(run_galton(*next(commands("start.md")), "--json").out)
     errors = {other["name"]: f"{other['rmse']:.1f}" for other in made["alternatives"]}
-    told = re.search(r"error is about ([\d.]+). .* be ([\d.]+) with DP-SGD .* ([\d.]+) with corr", PAGES["start.md"])
+    number = r"(\d+\.\d)\."
+    words = rf"error is about {number} With DP-SGD .* be {number} With correlated .* be {number}\n"
+    told = re.search(words, PAGES["start.md"], re.DOTALL)
     assert told is not None
     assert told.groups() == (f"{made['rmse']:.1f}", errors["dpsgd-poisson"], errors["memf-unamplified"])
 

@@ -270,8 +270,10 @@ OWN = {"--examples": "64", "--batch-size": "8", "--epochs": "2"}
         (OWN | {"--epsilons": "0"}, "--epsilons = 0.0: must be greater than 0"),
         (OWN | {"--deltas": "1e-5,1"}, "--deltas[1] = 1.0: must lie strictly between 0 and 1"),
         (OWN | {"--examples": "0"}, "--examples = 0: must be at least 1"),
+        ({"--epsilons": "a"}, "--epsilons = 'a': must be numbers separated by commas"),
+        ({"--delta": "3"}, "--delta = 3.0: must lie strictly between 0 and 1"),
     ],
-    ids=["missing", "nothing given", "large", "word", "fraction", "epsilon", "delta", "none"],
+    ids=["missing", "no grid", "large", "word", "fraction", "epsilon", "delta", "none", "first word", "first delta"],
 )
 def test_the_command_refuses(words: dict[str, str], message: str, tmp_path: Path) -> None:
     target = tmp_path / "page.html"

@@ -17,6 +17,7 @@ from galton import __version__, cli
 from galton.cli import show
 from galton.cli.app import SECTIONS, app
 from galton.progress import counted, progress_bar
+from tests.schemas import problems, schema
 from tests.test_cli import COMMANDS, QUICK, SMALL, galton, read
 
 NAMES = [name for names in SECTIONS.values() for name in names]
@@ -237,6 +238,13 @@ def test_a_bar_replaces_the_line_before_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_shape_of_an_error_is_as_documented() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "environment.md").read_text()
+    block = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    documented = json.loads(block[1])
+    assert problems(documented, schema("error")) == []
+    told = json.loads(galton("delta", "sqrt", "--bins", "0", *SMALL[2:], *COMMANDS["delta"], "--json").out)
+    assert told == documented
     error = json.loads(galton("delta", "--json").out)
     assert set(error) == {"error"}
     assert set(error["error"]) == {"type", "message", "exit_code"}

@@ -24,11 +24,11 @@ from galton.cache import Cache
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Guarantee
 from galton.plan import Alternative, Plan, make_plan, save_plan
-from galton.plan.plan import Leak, leaked
+from galton.plan.plan import Leak, leaked, leaked_mu
 from galton.report import privacy_curve, render, words
 from galton.report.correlation import WINDOW, noise_correlation
 from galton.report.figures import batch_sizes
-from galton.report.numbers import short, written
+from galton.report.numbers import DIGITS, short, written
 from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
 from tests.marks import slow_after
 from tests.test_cli import galton
@@ -180,7 +180,7 @@ def test_numbers_of_the_plan_are_told(plans: dict[str, Plan], pages: dict[str, s
     told = [plan.digest, plan.strategy.digest, claim.adjacency.value, plan.scheme.kind, plan.spec]
     told += [written(plan.statement), written(f"δ = {short(claim.delta)}")]
     numbers = (plan.noise_multiplier, plan.stddev, plan.rmse, plan.clip_norm, plan.sensitivity)
-    told += [short(number, 6) for number in numbers]
+    told += [short(number, DIGITS) for number in numbers]
     told += [repr(plan.noise_multiplier), repr(plan.rmse)]  # in plan.json, with all digits
     told += [alternative.description for alternative in plan.alternatives] + list(plan.versions.values())
     if isinstance(plan.evidence, Certified):
@@ -281,8 +281,14 @@ def test_what_a_plan_says_cannot_become_markup_and_a_chosen_seed_is_told(
 def test_a_plan_says_what_is_left_if_batches_leak(plans: dict[str, Plan], pages: dict[str, str]) -> None:
     assert "does not rely on the batches being secret" in Reader(pages["unamplified"]).text
     leaking = replace(plans["unamplified"], leak=Leak(epsilon_at_delta=7.5, delta_at_epsilon=0.25))
-    assert "δ = 0.25 at ε = 2 (or ε = 7.5 at δ = 0.001)" in words.leak(leaking)
+    assert "still gives ε = 7.5 at δ = 0.001 (or δ = 0.25 at ε = 2)" in words.leak(leaking)
     assert "stay secret" in words.conditions(leaking)[0]
+    without = replace(plans["poisson"], leak=Leak(epsilon_at_delta=None, delta_at_epsilon=0.9))
+    mu, displaced = leaked_mu(without), without.truncation.displacement
+    told = re.search(r"still gives ε = ([\d.]+) at δ = 0.001 \(or δ = 0.9 at ε = 2\)", words.leak(without))
+    assert told is not None
+    epsilon = float(told[1])
+    assert 0.99e-3 < (1 - displaced) * gaussian_delta(epsilon, mu) + displaced <= 1e-3
 
 
 def test_a_page_says_what_is_not_covered_and_what_is_public(plans: dict[str, Plan], pages: dict[str, str]) -> None:

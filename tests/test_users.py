@@ -120,7 +120,7 @@ def test_report_and_disclosure_speak_of_users(plan: Plan, tmp_path: Path) -> Non
     curve = privacy_curve(plan, cache=Cache(tmp_path), points=2, deltas=())
     page = Reader(render(plan, curve)).text
     assert "“was this user used?”" in page
-    assert "The promise is about one user with all examples." in page
+    assert "The guarantee protects one user with all examples." in page
     rows = dict(disclose(plan, curve).rows)
     assert rows["unit of privacy"].startswith("one user with all examples, of which at most 2")
     assert "a single user more" in rows["adjacency"]

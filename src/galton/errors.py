@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,15 @@ class GaltonError(Exception):
     """
 
 
+class Absent(Enum):
+    """The value of an argument that was not given, or of an option that takes none: an error does not show it."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+
+
 class InvalidArgument(GaltonError, ValueError):
     """An argument that the mathematics does not allow.
 
@@ -48,7 +58,8 @@ class InvalidArgument(GaltonError, ValueError):
 
     def __init__(self, argument: str, value: Any, remedy: str) -> None:
         self.argument, self.value, self.remedy = argument, value, remedy
-        super().__init__(f"{argument} = {_brief(value)}: {remedy}")
+        received = "" if value is ABSENT else f" = {_brief(value)}"
+        super().__init__(f"{argument}{received}: {remedy}")
 
     def __reduce__(self) -> tuple[type[InvalidArgument], tuple[str, Any, str]]:
         return type(self), (self.argument, self.value, self.remedy)

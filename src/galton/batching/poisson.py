@@ -65,8 +65,8 @@ class CyclicPoisson(Scheme):
     @property
     def description(self) -> str:
         return (
-            "the examples are split into groups that take turns, and every example of the group whose turn it is takes "
-            "part with the same probability, independently"
+            f"the examples are split into {self.cycle:,} groups that take turns, and every example of the group whose "
+            f"turn it is takes part with probability {self.sampling_probability:.6g}, independently"
         )
 
     @property
@@ -140,8 +140,8 @@ class Poisson(CyclicPoisson):
     @property
     def description(self) -> str:
         return (
-            "every example takes part in every round with the same probability, independently of all others and of "
-            "other rounds"
+            f"every example takes part in every round with probability {self.sampling_probability:.6g}, independently "
+            "of all others and of other rounds"
         )
 
     @property

@@ -65,7 +65,7 @@ class MinSeparation(Scheme):
     def description(self) -> str:
         return (
             f"an example that took part rests for {self.separation - 1:,} rounds, then takes part in every round with "
-            "the same probability, independently of all others"
+            f"probability {self.sampling_probability:.6g}, independently of all others"
         )
 
     @property

@@ -16,7 +16,7 @@ from galton.budget.direct import direct
 from galton.budget.events import Event, KnownEvent
 from galton.budget.sources import Source, as_event
 from galton.budget.whole import NothingToShow, Whole
-from galton.errors import GaltonError, InvalidArgument, non_negative, probability
+from galton.errors import ABSENT, GaltonError, InvalidArgument, non_negative, probability
 from galton.files import plain
 from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.plan.plan import USER
@@ -157,8 +157,10 @@ def compose(
     """
     parts = all_events(events)
     whole_adjacency = common_adjacency(parts, adjacency)
-    if (epsilon is None) == (delta is None):
-        raise InvalidArgument("delta", delta, "must be given, or epsilon, but not both")
+    if epsilon is None and delta is None:
+        raise InvalidArgument("delta", ABSENT, "must be given, or epsilon")
+    if epsilon is not None and delta is not None:
+        raise InvalidArgument("epsilon", epsilon, "is given beside delta: give one of them, not both")
     options = options or Options()
     seeded = replace(options, seed=options.fresh_seed())
     important = DEFAULT_DELTA if delta is None else probability("delta", delta)

@@ -16,7 +16,7 @@ from galton.accounting.options import derived_seed
 from galton.budget.account import Account, Entry, read_account
 from galton.budget.composed import Composed, all_events, common_adjacency, composed_at
 from galton.budget.runs import CertifiedEvent
-from galton.budget.sources import Source
+from galton.budget.sources import Source, as_event
 from galton.errors import GaltonError, InvalidFile
 from galton.guarantee import Guarantee, as_guarantee
 from galton.provenance import now
@@ -117,7 +117,9 @@ class Budget:
         for index, event in enumerate(parts):
             part_options = replace(options, seed=derived_seed(seed, f"event {index}"))
             settled.append(event.settled(Aim(guarantee.directions, guarantee.delta, failure, part_options)))
-        new = tuple(Entry(label or event.words, now(), event) for event in settled)
+        # A run is named as its plan, not as the sums that it is made of.
+        named = zip(parts, settled, strict=True)
+        new = tuple(Entry(label or part.words, now(), event) for part, event in named)
         for entry in new:
             entry.to_json()  # refuses what cannot be written, before anything is
         with self._locked():
@@ -132,9 +134,9 @@ class Budget:
             sampled = math.fsum(event.known.failure for event in settled if isinstance(event, CertifiedEvent))
             if sampled:
                 self._write(replace(account, refused_failure=min(1.0, account.refused_failure + sampled)))
-        labels = ", ".join(entry.label for entry in new)
+        what = label or ", ".join(map(_as_typed, events))
         raise Overspent(
-            f"{self.path}: has no room for {labels}: all together would have epsilon {composed.epsilon:.4g} at delta "
+            f"{self.path}: has no room for {what}: all together would have epsilon {composed.epsilon:.4g} at delta "
             f"{guarantee.delta:g}, and the budget is {guarantee}; nothing was spent"
         )
 
@@ -154,6 +156,13 @@ class Budget:
             raise InvalidFile(f"{self.path}: cannot be locked ({error.strerror})") from None
         with lock:
             yield
+
+
+def _as_typed(source: Source) -> str:
+    """A release as the caller named it: by its text or folder, or else by what it is."""
+    if isinstance(source, str | Path):
+        return str(source)
+    return ", ".join(event.words for event in as_event(source))
 
 
 def _composed(account: Account) -> Composed:

@@ -76,6 +76,10 @@ def compose(
 
     JSON and the page have what reviewers ask for: advantage, true-positive rates, epsilon at other deltas, mu, rho.
     """
+    if delta is not None and epsilon is not None:
+        raise InvalidArgument("epsilon", epsilon, "give --delta or --epsilon, not both")
+    if delta is None and epsilon is None:
+        raise InvalidArgument("delta", delta, "must be given, to find epsilon; or --epsilon, to find delta")
     known = Adjacency(adjacency) if adjacency else None
     with execution.options(
         sampler=settings.sampler, samples=settings.samples, rel_width=settings.rel_width

@@ -10,7 +10,8 @@ import typer
 from galton.cli import options, show
 from galton.cli.app import command
 from galton.cli.options import listed
-from galton.errors import GaltonError, InvalidArgument
+from galton.errors import GaltonError, InvalidArgument, probability
+from galton.guarantee import check_epsilon
 from galton.progress import progress_bar
 
 _EPSILONS, _DELTAS = "0.5,1,2,4,8", "1e-5"
@@ -71,6 +72,12 @@ def explore(
         from galton.report.write import check_output
 
         check_output(output)
+        all_epsilons = options.numbers("epsilons", epsilons or _EPSILONS)
+        for index, epsilon in enumerate(all_epsilons):
+            check_epsilon(f"epsilons[{index}]", epsilon)
+        all_deltas = options.numbers("deltas", deltas or _DELTAS)
+        for index, delta in enumerate(all_deltas):
+            probability(f"deltas[{index}]", delta)
         if shipped:
             results = shipped_results()
         elif examples is None or batch_sizes is None or epochs is None:
@@ -80,8 +87,8 @@ def explore(
                 examples,
                 options.numbers("batch_sizes", batch_sizes),
                 [_whole("epochs", number) for number in options.numbers("epochs", epochs)],
-                options.numbers("epsilons", epsilons or _EPSILONS),
-                options.numbers("deltas", deltas or _DELTAS),
+                all_epsilons,
+                all_deltas,
             )
             try:
                 results = compute_results(axes, examples, progress=progress)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from galton.errors import InvalidArgument
+from galton.errors import ABSENT, InvalidArgument
 
 _NAME = re.compile(r"(\w+)(\[.*\])?")
 _BUILT_FROM = {"plan": "folder"}
@@ -95,7 +95,8 @@ def as_typed(
     """Returns the error in the words of the command line, if its argument is a parameter of the command.
 
     `noise_multiplier` becomes `--noise-multiplier`, `epsilons[3]` becomes `--epsilons[3]`, and a positional argument is
-    named as in the usage line. The value is the one that was typed, not what follows from it: sqrt:2, not `toeplitz`.
+    named as in the usage line. The value is the one that was typed, not what follows from it: sqrt:2, not `toeplitz`;
+    none if nothing was typed. Of several words it is the one to blame, or all of them.
 
     Args:
       error: about an argument in Python.
@@ -114,8 +115,17 @@ def as_typed(
     index = match[2] or ""
     if isinstance(given, str) and "," not in given:  # a list of one
         index = ""
-    value = error.value if match[2] or given in (None, "") else str(given) if isinstance(given, Path) else given
-    return InvalidArgument(_typed(named[0], words) + index, value, error.remedy)
+    value = error.value if match[2] or given in (None, "") else _shown(given, error.value)
+    return InvalidArgument(_typed(named[0], words) + index, ABSENT if value is None else value, error.remedy)
+
+
+def _shown(given: Any, blamed: Any) -> Any:
+    """What was typed, as an error shows it; a flag has no value."""
+    if isinstance(given, bool):
+        return None
+    if isinstance(given, list | tuple):
+        return blamed if blamed in given else " ".join(map(str, given))
+    return str(given) if isinstance(given, Path) else given
 
 
 def _typed(parameter: Any, words: Sequence[str]) -> str:

@@ -62,6 +62,7 @@ def disclose(
     with execution.options() as accounting_options:
         from galton.plan import load_plan
         from galton.report import disclose, privacy_curve, write_sheet
+        from galton.report.numbers import written
         from galton.report.write import check_output
 
         if output is not None:
@@ -75,6 +76,6 @@ def disclose(
     if markdown:
         return typer.echo(disclosure.markdown(), nl=False)
     names, figures = disclosure.figures()
-    show.print_table("disclosure", disclosure.rows)
+    show.print_table("disclosure", [(name, written(text)) for name, text in disclosure.rows])
     show.print_grid("upper limits", names, figures)
-    return show.print_table("", [("note", note) for note in disclosure.notes])
+    return show.print_table("", [("note", written(note)) for note in disclosure.notes])

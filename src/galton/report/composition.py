@@ -17,8 +17,8 @@ from galton.typechecking import typechecked
 _POINTS, _STEPS, _FARTHER = 33, 24, 1.25
 _PLATEAU = 0.5
 """Deltas above this may be rounded to 1 for a while, as those of a search are, and fall later."""
-_INTERVAL = 1e-3
-"""Of losses on the grid that curves are computed on."""
+_INTERVAL, _ROUGH, _FINE = 1e-3, 1e-2, 1 << 13
+"""Intervals of losses: the least for a curve, and where its end is looked for; and how many there are up to its end."""
 
 
 @typechecked
@@ -54,21 +54,23 @@ def disclose_composition(composed: Composed) -> Disclosure:
 
 
 def _risk(whole: Whole, composed: Composed, words: str, left_out: float) -> Risk:
-    return risk_of_curve(_curve(whole.coarser(_INTERVAL), composed, words), composed.rho(), left_out)
+    return risk_of_curve(_curve(whole, composed, words), composed.rho(), left_out)
 
 
 def _curve(whole: Whole, composed: Composed, words: str) -> Curve:
     """Upper limits from epsilon 0 to where delta is below all that are disclosed, or falls no further."""
-    last, delta = max(composed.epsilon, 0.1), whole.delta(max(composed.epsilon, 0.1))
+    rough, last = whole.coarser(_ROUGH), max(composed.epsilon, 0.1)
+    delta = rough.delta(last)
     for _ in range(_STEPS):
         if delta <= DELTAS[-1] / 10:
             break
         before, last = delta, _FARTHER * last
-        delta = whole.delta(last)
+        delta = rough.delta(last)
         if before < _PLATEAU and delta > 0.999 * before:
             break
     epsilons = np.union1d(np.linspace(0.0, last, _POINTS), [composed.epsilon])
-    uppers = np.minimum.accumulate([whole.delta(epsilon) for epsilon in epsilons.tolist()])
+    fine = whole.coarser(max(_INTERVAL, last / _FINE))
+    uppers = np.minimum.accumulate([fine.delta(epsilon) for epsilon in epsilons.tolist()])
     return Curve(tuple(epsilons.tolist()), tuple(uppers.tolist()), (), words, composed.adjacency)
 
 

@@ -9,7 +9,7 @@ from galton.accountants import Curve
 from galton.plan import Plan
 from galton.report import words
 from galton.report.curves import DELTAS, relies_on_secrecy
-from galton.report.numbers import at_most, percent_at_most, short, written
+from galton.report.numbers import DIGITS, at_most, percent_at_most, short, written
 from galton.report.risk import RATES, Risk, risk_if_known, risk_if_secret
 from galton.typechecking import typechecked
 
@@ -74,6 +74,12 @@ class Disclosure:
             )
         elif self.known is not None and self.plan:
             amplified = "The Gaussian mechanism in closed form, with certainty: nothing relies on secret batches."
+        if self._nothing_gained:
+            amplified += (
+                " Where ε is the same in both columns, secrecy could not be counted: mostly because, at so small a δ, "
+                "cutting batches to their padded size costs half of δ or more as long as batches are secret. A larger "
+                "padded batch size helps."
+            )
         return [
             amplified,
             "μ: no test does better than the best test of N(μ, 1) against N(0, 1), but for the δ below it. "
@@ -81,6 +87,16 @@ class Disclosure:
             f"that holds without δ: at very large ε it is not felt. {NOTHING.capitalize()}: nothing can be claimed "
             "there, mostly because cutting batches to their padded size costs more than that δ.",
         ]
+
+    @property
+    def _nothing_gained(self) -> bool:
+        """Whether some epsilon for secret batches is that for known ones."""
+        if self.known is None or not self.amplified:
+            return False
+        return any(
+            secret is not None and secret == known
+            for secret, known in zip(self.secret.epsilons, self.known.epsilons, strict=True)
+        )
 
     def markdown(self) -> str:
         """Returns both tables in Markdown, to be copied into a paper or a model card.
@@ -158,7 +174,7 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
             f"{plan.rounds:,} rounds ({short(plan.rounds / plan.bins)} epochs) of batches of about "
             f"{short(plan.expected_batch_size)} {plan.unit}s out of {plan.examples:,}; gradients of each {plan.unit} "
             f"clipped to l2 norm {short(plan.clip_norm)}; {_correlation(plan)} Gaussian noise, strategy "
-            f"{plan.spec}, noise multiplier {short(plan.noise_multiplier, 6)} for C of sensitivity 1 over the "
+            f"{plan.spec}, noise multiplier {short(plan.noise_multiplier, DIGITS)} for C of sensitivity 1 over the "
             "whole run.",
         ),
         ("sampling assumption", sampling),

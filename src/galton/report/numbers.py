@@ -7,6 +7,8 @@ import re
 
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}\N{NO-BREAK SPACE}"
+DIGITS = 5
+"""Of noise and errors, as on the command line."""
 _SMALL = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[-+]\d+|0\.000\d+)(?!\w)")
 _LETTER = re.compile(r"\b([εδ]) ([=≤]) ")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

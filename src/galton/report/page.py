@@ -12,7 +12,7 @@ from galton.report.correlation import Correlation, noise_correlation
 from galton.report.curves import relies_on_secrecy
 from galton.report.disclosure import Disclosure, disclose
 from galton.report.markup import columns, paragraphs, settings_table, table, table_head
-from galton.report.numbers import TIMES, percent_at_most, short, written
+from galton.report.numbers import DIGITS, TIMES, percent_at_most, short, written
 from galton.report.risk import RATES, Risk
 from galton.report.style import CSS, POLICY
 
@@ -77,8 +77,8 @@ def _header(plan: Plan, risk: Risk) -> str:
     facts = [
         ("guarantee (ε, δ)", f"({short(plan.guarantee.epsilon)}, {short(plan.guarantee.delta)})"),
         ("best guess right at most", percent_at_most((1 + risk.advantage) / 2)),
-        ("noise multiplier", short(plan.noise_multiplier)),
-        ("error (RMSE)", short(plan.rmse)),
+        ("noise multiplier", short(plan.noise_multiplier, DIGITS)),
+        ("error (RMSE)", short(plan.rmse, DIGITS)),
     ]
     cells = "\n".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
     links = "\n".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in _SECTIONS.items())
@@ -124,9 +124,9 @@ def _evidence(plan: Plan) -> str:
     proved = evidence.proved
     rows = [
         ("accountant", evidence.accountant),
-        *evidence.details,
+        *((name, f"{text} (bins: {plan.bins:,})" if " bins" in text else text) for name, text in evidence.details),
         ("proved", f"δ ≤ {short(proved.delta)} at ε = {short(proved.epsilon)}, {proved.adjacency} adjacency"),
-        ("noise multiplier proved", short(evidence.noise_multiplier, 6)),
+        ("noise multiplier proved", short(evidence.noise_multiplier, DIGITS)),
     ]
     text = "The guarantee was calculated, not sampled: there is no certificate, no seed and no probability of failure."
     return _section("evidence", paragraphs([text]), settings_table(rows))
@@ -139,7 +139,7 @@ def _certificate(certificate: Certificate) -> str:
     source = "CHOSEN BY THE USER: valid only if not chosen for its outcome" if chosen else "from the operating system"
     rows = [
         ("verdict", "accepted" if certificate.accepted else "rejected"),
-        ("proved", f"δ ≤ {short(certificate.delta_upper, 6)} at ε = {short(certificate.guarantee.epsilon)}"),
+        ("proved", f"δ ≤ {short(certificate.delta_upper, DIGITS)} at ε = {short(certificate.guarantee.epsilon)}"),
         ("samples", f"{certificate.samples:,}"),
         ("failure probability", short(failure, 4)),
         ("attempts", f"{certificate.attempts:,}"),
@@ -248,7 +248,7 @@ def _error_row(name: str, description: str, standing: str, rmse: float, ratio: f
     return (
         f'<tr class="{kind}"><th scope="row">{escape(name)}<small>{escape(description)}</small></th>'
         f'<td class="word">{escape(standing)}</td>'
-        f'<td class="number">{short(rmse)}<small>{TIMES}{short(ratio, 3)}</small></td></tr>'
+        f'<td class="number">{short(rmse, DIGITS)}<small>{TIMES}{short(ratio, 3)}</small></td></tr>'
     )
 
 
@@ -276,12 +276,12 @@ def _settings(plan: Plan) -> str:
             ("strategy", plan.spec),
             ("kind of C", plan.strategy.kind),
             ("hash of C", plan.strategy.digest),
-            ("sensitivity of C", short(plan.sensitivity, 6)),
-            ("noise multiplier", short(plan.noise_multiplier, 6)),
-            ("clip norm", short(plan.clip_norm, 6)),
-            ("standard deviation of z", short(plan.stddev, 6)),
+            ("sensitivity of C", short(plan.sensitivity, DIGITS)),
+            ("noise multiplier", short(plan.noise_multiplier, DIGITS)),
+            ("clip norm", short(plan.clip_norm, DIGITS)),
+            ("standard deviation of z", short(plan.stddev, DIGITS)),
             ("workload", plan.workload),
-            ("RMSE", short(plan.rmse, 6)),
+            ("RMSE", short(plan.rmse, DIGITS)),
         ],
         "Provenance": [
             ("plan", plan.digest),

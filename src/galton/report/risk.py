@@ -67,8 +67,7 @@ def risk_if_known(plan: Plan) -> Risk:
     Returns:
       The limits.
     """
-    mu = leaked_mu(plan)
-    displaced = 0.0 if plan.guarantee.adjacency.equal_sizes else plan.truncation.displacement
+    mu, displaced = leaked_mu(plan), _displaced(plan)
     return Risk(
         advantage=min(1.0, (1 - displaced) * gaussian_delta(0.0, mu) * (1 + 1e-9) + displaced),
         true_positive_rates=tuple(_power(rate, mu, displaced) for rate in RATES),
@@ -78,6 +77,26 @@ def risk_if_known(plan: Plan) -> Risk:
         rho=mu * mu / 2,
         rho_delta=displaced,
     )
+
+
+def epsilon_if_known(plan: Plan, delta: float) -> float | None:
+    """Returns an epsilon of a run at a delta if it is known who was in which batch.
+
+    Formal guarantee: docs/math.md, section 14.3.
+
+    Args:
+      plan: the plan.
+      delta: where.
+
+    Returns:
+      The epsilon; None where truncation costs all of delta.
+    """
+    return _epsilon(delta, leaked_mu(plan), _displaced(plan))
+
+
+def _displaced(plan: Plan) -> float:
+    """Probability that truncation makes another mechanism of the run; it does not where neighbours have one size."""
+    return 0.0 if plan.guarantee.adjacency.equal_sizes else plan.truncation.displacement
 
 
 def risk_if_secret(plan: Plan, curve: Curve) -> Risk:

@@ -6,8 +6,8 @@ import math
 
 from galton.plan import Plan
 from galton.report.curves import relies_on_secrecy
-from galton.report.numbers import percent_at_most, short
-from galton.report.risk import Risk
+from galton.report.numbers import DIGITS, at_most, percent_at_most, short
+from galton.report.risk import Risk, epsilon_if_known
 
 
 def question(plan: Plan) -> str:
@@ -22,22 +22,22 @@ def meaning(plan: Plan, risk: Risk, sampled: bool) -> list[str]:
     factor = short(math.exp(min(guarantee.epsilon, 700.0)), 3)
     basis = ", by the curve below" if sampled else ""
     return [
-        f"Imagine two trainings: one {plan.worded(wording.world)}, one {plan.worded(wording.other_world)}. Whatever "
-        "comes out (every noisy gradient, every checkpoint, "
+        f"Imagine two training runs: one {plan.worded(wording.world)}, one {plan.worded(wording.other_world)}. "
+        "Whatever comes out (every noisy gradient, every checkpoint, "
         f"the final model, and all that is ever computed from them), no event is more than {factor} times as likely "
-        f"{wording.more_likely} (e^ε with ε = {short(guarantee.epsilon)}), plus at "
+        f"{wording.more_likely} (exp(ε), with ε = {short(guarantee.epsilon)}), plus at "
         f"most δ = {short(guarantee.delta)}. This holds against anybody, with any computer and any "
         f"other knowledge, even all other {plan.unit}s.",
-        f"Put as a game{basis}: somebody to whom both trainings are equally likely beforehand, and who sees all that "
+        f"Put as a game{basis}: somebody to whom both runs are equally likely beforehand, and who sees all that "
         f"comes out, tells them apart correctly at most {percent_at_most((1 + risk.advantage) / 2)} of the time. "
         "Tossing a coin gives 50%.",
         (
-            "The promise is about one example. Somebody who contributed several is protected less: for k of them ε is "
-            "k times as large, and δ grows, too. "
+            "The guarantee protects one example. Somebody who contributed several is protected less: for k of them ε "
+            "is k times as large, and δ grows, too. "
             if plan.per_user is None
-            else "The promise is about one user with all examples. "
+            else "The guarantee protects one user with all examples. "
         )
-        + "It is also no promise that nothing is learnt about you: what follows from "
+        + "Nor does it mean that nothing is learned about you: what follows from "
         "the data of others (say, that smoking is harmful) follows without you, too.",
     ]
 
@@ -45,9 +45,10 @@ def meaning(plan: Plan, risk: Risk, sampled: bool) -> list[str]:
 def leak(plan: Plan) -> str:
     """What is left if batches become known."""
     if relies_on_secrecy(plan):
+        epsilon = plan.leak.epsilon_at_delta or epsilon_if_known(plan, plan.guarantee.delta)
         left = f"δ = {short(plan.leak.delta_at_epsilon, 3)} at ε = {short(plan.guarantee.epsilon)}"
-        if plan.leak.epsilon_at_delta is not None:
-            left += f" (or ε = {short(plan.leak.epsilon_at_delta)} at δ = {short(plan.guarantee.delta)})"
+        if epsilon is not None:
+            left = f"ε = {at_most(epsilon)} at δ = {short(plan.guarantee.delta)} (or {left})"
         return plan.worded(
             "The guarantee relies on nobody knowing which examples were in which batch. If that leaks, the same noise "
             f"still gives {left}."
@@ -69,8 +70,8 @@ def conditions(plan: Plan) -> list[str]:
             "before, on nothing else. "
         )
         + "(Batch normalisation mixes examples: it is not covered.)",
-        f"Noise C⁻¹z with a standard deviation of z of {short(plan.stddev, 6)} is added to the sum of every round, "
-        "from fresh randomness that nobody knows. The result is divided by the expected batch size "
+        f"Noise C⁻¹z with a standard deviation of z of {short(plan.stddev, DIGITS)} is added to the sum of every "
+        "round, from fresh randomness that nobody knows. The result is divided by the expected batch size "
         f"{short(plan.expected_batch_size)}, whatever the number of {plan.unit}s in the batch.",
         f"There are at most {plan.rounds:,} rounds. A run that is resumed continues its noise; a round that was "
         "released is never run again with other noise.",
@@ -80,7 +81,7 @@ def conditions(plan: Plan) -> list[str]:
         + (f" {plan.search}" if plan.tuning is not None else ""),
         f"The settings below, the number of {plan.unit}s ({plan.examples:,}) among them, were chosen without looking "
         "at the data. They are public.",
-        "The noise counts as Gaussian with all its digits. In training it is rounded to a few of them, and what the "
+        "The guarantee assumes noise that is exactly Gaussian. In training it is rounded to a few digits, and what the "
         "last digits of noisy sums may tell is not part of the guarantee. (Rounding in the analysis is.)",
     ]
 
@@ -89,7 +90,7 @@ def noise(plan: Plan, independent: bool) -> str:
     """How the noise is correlated, and to what end."""
     words = (
         f"The strategy {plan.spec} is a matrix C; training sees its sums plus C⁻¹z, where z is independent noise of "
-        f"standard deviation {short(plan.stddev)}."
+        f"standard deviation {short(plan.stddev, DIGITS)}."
     )
     if independent:
         return (
