@@ -19,8 +19,7 @@ from scipy.special import ndtr
 
 import galton
 from galton import Adjacency, Direction, GaltonError, Guarantee, InvalidArgument, InvalidFile, Options, Plan
-from galton.accountants.composition import Composition
-from galton.accountants.losses import Aim, AtomicLoss, Atoms, dominating_atoms, sampled_loss
+from galton.accountants.losses import Aim, AtomicLoss, dominating_atoms, sampled_loss
 from galton.accounting.limits import Limits
 from galton.budget.composed import Composed, compose
 from galton.budget.dp_events import CertifiedAccountant, PlanDpEvent
@@ -28,6 +27,7 @@ from galton.budget.events import GaussianEvent, KnownEvent, LaplaceEvent
 from galton.budget.runs import event_from_json
 from galton.budget.sources import as_event, from_dp_event
 from galton.budget.tuning import TunedEvent
+from galton.loss_grids import Atoms, Composition
 from galton.plan.make import for_search
 from galton.plan.tuning import Tuning, parse_tuning
 from galton.training.record import begin_record

@@ -12,12 +12,13 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from galton.accountants import poisson, subsampled_delta
-from galton.accountants.composition import Composition, LossGrid, subsampled_step
+from galton.accountants.composition import subsampled_step
 from galton.accountants.losses import loss_interval
 from galton.accountants.poisson import subsampled_epsilon
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_delta, gaussian_mu
 from galton.guarantee import Adjacency, Direction
+from galton.loss_grids import Composition, LossGrid
 from tests.marks import SLOW, slow_after
 
 BOTH = Adjacency.ADD_OR_REMOVE.directions

@@ -11,9 +11,10 @@ import pytest
 import galton
 from galton import Adjacency, Direction, InvalidArgument, Options
 from galton.accountants.beside import BesideSampler, beside
-from galton.accountants.losses import Atoms, dominating_atoms
+from galton.accountants.losses import dominating_atoms
 from galton.accounting.limits import Limits
 from galton.budget.composed import compose
+from galton.loss_grids import Atoms
 from galton.many_bins import many_bins_pair
 from galton.pair import DominatingPair
 from galton.redrawn import redrawn_pair

@@ -11,11 +11,11 @@ from dp_accounting.pld import privacy_loss_distribution as peer
 from scipy.special import logsumexp, ndtr
 
 from galton.accountants import ACCOUNTANTS, mmcc_delta, subsampled_delta
-from galton.accountants.composition import Composition
 from galton.accountants.mixtures import Shift, row_losses, sums_of_bernoullis
 from galton.accountants.posterior import RowGroup, chances, past
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Adjacency, Direction, Guarantee
+from galton.loss_grids import Composition
 from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, identity, square_root
 from tests.marks import slow_after
 from tests.truth import gaussian

@@ -26,8 +26,8 @@ from scipy.stats import norm
 import galton
 from galton import Adjacency, Direction, Guarantee, InvalidArgument, Options
 from galton.errors import FloatArray, GaltonError
-from galton.optimization import parse_family, unamplified
-from galton.optimization.noise_level import ESTIMATORS, GramLevel
+from galton.optimization import parse_family, search, unamplified
+from galton.optimization.noise_level import ESTIMATORS, GramLevel, OutsideDesign
 from galton.optimization.problem import Problem
 from galton.optimization.series import inverse_series
 from galton.sampling.base import wide_jax
@@ -958,3 +958,30 @@ def test_ctrl_c_at_the_command_line_writes_the_best_so_far(tmp_path: Path) -> No
     assert code == 0
     assert json.loads(out)["interrupted"]
     assert galton.load_strategy(path).rounds == 256
+
+
+def test_an_approach_that_oversteps_from_both_sides_settles() -> None:
+    """As at large epsilon, where draws of either side of the noise level ask for a long step to the other one."""
+    level = -0.94
+
+    class Overstepping:
+        def __init__(self, log_sigma: float) -> None:
+            self.log_sigma = log_sigma
+
+        def newton_step(self, statistic: FloatArray, log_sigma: float) -> float:
+            gap = level - log_sigma
+            return gap if abs(gap) < 0.02 else math.copysign(0.5, gap)
+
+        def __call__(self, statistic: FloatArray) -> None:
+            if abs(self.log_sigma - level) > 0.05:
+                raise OutsideDesign("too far")
+
+    participation = SimpleNamespace(
+        estimators=("mixture",),
+        usual_sigma=lambda statistic, guarantee: math.exp(-0.63),
+        level=lambda statistic, log_sigma, *rest: Overstepping(log_sigma),
+    )
+    problem = SimpleNamespace(statistic=lambda parameters: parameters, participation=participation)
+    target = search.Target(Guarantee(16.0, 1e-5), Options())
+    designed = search.design(problem, np.ones(1), target, "test", 64)  # type: ignore[arg-type]
+    assert designed.log_sigma == pytest.approx(level, abs=0.05)  # type: ignore[attr-defined]

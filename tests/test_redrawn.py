@@ -41,7 +41,7 @@ from galton.sampling.redrawn import (
     start_of,
 )
 from galton.sampling.toolkits import frozen_estimator
-from galton.strategies import Blt, Dense, Scaled, Strategy, Tree, identity, square_root
+from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, identity, square_root
 from galton.strategies.sensitivity import redrawn_sensitivity
 from galton.workloads import prefix_sums
 from tests.marks import SLOW, slow_after
@@ -684,7 +684,7 @@ def test_an_unknown_participation_is_refused() -> None:
 @pytest.mark.parametrize(
     ("pair", "level", "claim"),
     [
-        (redrawn_pair(identity(64), 8, 0.25), 12.0, 5e-4),  # noise-first, by its floor
+        (redrawn_pair(Toeplitz(64, [1.0, 0.01]), 8, 0.25), 12.0, 5e-4),  # noise-first, by its floor
         pytest.param(redrawn_pair(square_root(256, 8), 32, 0.17), 20.0, 0.03, marks=SLOW),  # mixture-first
     ],
 )

@@ -25,6 +25,11 @@ LOST = 1e-290
 """Mass that may have underflowed."""
 _TAIL = 60.0
 """What leaves the window of the FFT has a probability below e^-60 under the tilt; it is counted."""
+_LAW_TAIL = 40.0
+"""The same where all masses of the sum are wanted, whose errors are larger than e^-40."""
+_REACHES = (0.3, 1.0, 3.0, 7.0, 11.0, 18.0, 40.0)
+_SMALL_REACHES = (1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1)
+"""Tilts over the standard deviation of the sum, for Chernoff's bound; small ones for rare terms that are large."""
 MOST_CELLS = 1 << 24
 _CELLS_AT_A_TIME = 1 << 16
 _NEWTON_STEPS = 60
@@ -180,16 +185,16 @@ class TiltedSum:
                 return least
         return max(tilt, least)
 
-    def _reach(self, tilt: float, log_scale: float, sign: int) -> float:
-        """A sum beyond which (above for +1, below for -1) the tilted distribution has a mass below e^-_TAIL.
+    def _reach(self, tilt: float, log_scale: float, sign: int, tail: float, factors: Sequence[float]) -> float:
+        """A sum beyond which (above for +1, below for -1) the tilted distribution has a mass below e^-tail.
 
         By Chernoff's bound: P(S >= t) <= exp(log E e^(a S) - a t) for every a; the outline tells which a is sharp.
         """
         spread = math.sqrt(_moments(self._outline, tilt)[1]) + self._interval
         about = _log_scale(self._outline, tilt)
-        steps = [sign * factor / spread for factor in (0.3, 1.0, 3.0, 7.0, 11.0, 18.0, 40.0)]
-        more = min(steps, key=lambda more: (_log_scale(self._outline, tilt + more) - about + _TAIL) / abs(more))
-        return (_log_scale(self._parts, tilt + more) - log_scale + _TAIL) / more
+        steps = [sign * factor / spread for factor in factors]
+        more = min(steps, key=lambda more: (_log_scale(self._outline, tilt + more) - about + tail) / abs(more))
+        return (_log_scale(self._parts, tilt + more) - log_scale + tail) / more
 
     def bracket(self, level: float, payoff: Payoff, most: float = math.inf) -> tuple[float, float]:
         """Returns a lower and an upper bound on E f(S - level); 0 and infinity where rounding leaves nothing to say.
@@ -206,9 +211,49 @@ class TiltedSum:
         if highest * self._interval <= level:  # the privacy loss of a run without the example may be bounded
             return 0.0, 0.0
         tilt = self._tilt_for(level, math.isfinite(most))
+        window = self._window(tilt, _TAIL, _REACHES)
+        size, product, log_scale = window.masses.size, window.product, window.log_scale
+        sums = np.arange(window.first, window.first + size) * self._interval
+        above = sums > level
+        gaps = np.asarray(sums[above] - level, np.float64)
+        values = np.exp(-tilt * gaps) * payoff(gaps)
+        inside, hidden = float(values @ np.maximum(window.masses[above], 0.0)), product.hidden(values)
+        log_front = log_scale - tilt * level
+        units = self._units(tilt, size, log_front) + 4 * (size + abs(level) / self._interval)
+        if log_front > 1 or units * UNIT > 1:
+            return 0.0, math.inf
+        front, rounding = math.exp(log_front), math.exp(units * UNIT)
+        # Beyond the window, and folded into it, is a tilted mass of at most e^-_TAIL on either side.
+        beyond = _largest(payoff, most, tilt, float(gaps[-1]) if gaps.size else 0.0)
+        folded = 2 * float(values.max(initial=0.0))
+        upper = front * (inside + hidden + math.exp(-_TAIL) * beyond) * rounding
+        lower = front * (inside - hidden - math.exp(-_TAIL) * folded) / rounding
+        return max(lower, 0.0), upper
+
+    def law(self) -> tuple[Grid, float]:
+        """Returns the masses of the sum, and a bound on the sum of the sizes of all their errors.
+
+        Returns:
+          The masses, none negative, and the bound; what lies outside the window is part of it.
+        """
+        window = self._window(0.0, _LAW_TAIL, (*_SMALL_REACHES, *_REACHES))
+        size, scale = window.masses.size, math.exp(window.log_scale)
+        least, most = (
+            sum(part.times * (part.term.first + last * (part.term.masses.size - 1)) for part in self._parts)
+            for last in (0, 1)
+        )
+        places = np.arange(window.first, window.first + size)
+        masses = np.where((places >= least) & (places <= most), np.maximum(window.masses, 0.0), 0.0)
+        hidden = window.product.hidden(np.ones(size))
+        rounding = math.expm1(self._units(0.0, size, window.log_scale) * UNIT)
+        error = scale * (hidden + 4 * math.exp(-_LAW_TAIL) + rounding * float(masses.sum())) * (1 + 1e-9)
+        return Grid(self._interval, window.first, masses * scale), error
+
+    def _window(self, tilt: float, tail: float, factors: Sequence[float]) -> _Window:
+        """The tilted law of the sum by FFT, but for a mass of e^-tail on either side, which is folded into it."""
         log_scales = [part.log_scale(tilt) for part in self._parts]
         log_scale = math.fsum(part.times * each for part, each in zip(self._parts, log_scales, strict=True))
-        top, bottom = self._reach(tilt, log_scale, 1), self._reach(tilt, log_scale, -1)
+        top, bottom = (self._reach(tilt, log_scale, sign, tail, factors) for sign in (1, -1))
         offset = math.floor(bottom / self._interval)
         widest = max(part.term.masses.size for part in self._parts)
         cells = max(math.ceil(top / self._interval) - offset + 2, widest)
@@ -225,25 +270,22 @@ class TiltedSum:
         # Cell i of the circular sum stands for all sums of first + i modulo size; the window picks one each.
         first = sum(part.times * part.term.first for part in self._parts)
         positions = np.arange(offset, offset + size)
-        window = product.sums()[(positions - first) % size]
-        sums = positions * self._interval
-        above = sums > level
-        gaps = np.asarray(sums[above] - level, np.float64)
-        values = np.exp(-tilt * gaps) * payoff(gaps)
-        inside, hidden = float(values @ np.maximum(window[above], 0.0)), product.hidden(values)
-        log_front = log_scale - tilt * level
+        return _Window(offset, product.sums()[(positions - first) % size], product, log_scale)
+
+    def _units(self, tilt: float, size: int, log_front: float) -> float:
+        """Units of rounding in the masses of a window, and in a factor in front of it."""
         largest = max(float((np.abs(part.log_masses) + tilt * np.abs(part.points)).max()) for part in self._parts)
-        units = 4 * self._terms * (64 + math.log2(size) + 2 * largest) + 64 * (1 + abs(log_front))
-        units += 4 * (size + abs(level) / self._interval)
-        if log_front > 1 or units * UNIT > 1:
-            return 0.0, math.inf
-        front, rounding = math.exp(log_front), math.exp(units * UNIT)
-        # Beyond the window, and folded into it, is a tilted mass of at most e^-_TAIL on either side.
-        beyond = _largest(payoff, most, tilt, float(gaps[-1]) if gaps.size else 0.0)
-        folded = 2 * float(values.max(initial=0.0))
-        upper = front * (inside + hidden + math.exp(-_TAIL) * beyond) * rounding
-        lower = front * (inside - hidden - math.exp(-_TAIL) * folded) / rounding
-        return max(lower, 0.0), upper
+        return 4 * self._terms * (64 + math.log2(size) + 2 * largest) + 64 * (1 + abs(log_front))
+
+
+@dataclass(frozen=True, eq=False)
+class _Window:
+    """The tilted law of a sum: masses of the sums (first + index) * interval, relative to e^log_scale."""
+
+    first: int
+    masses: FloatArray
+    product: _Product
+    log_scale: float
 
 
 def _largest(payoff: Payoff, most: float, tilt: float, gap: float) -> float:
@@ -261,10 +303,11 @@ def _largest(payoff: Payoff, most: float, tilt: float, gap: float) -> float:
 class _Product:
     """A product of powers of transforms, and a bound on what rounding hides in it.
 
-    A transform of x has an error of norm at most c |x| sqrt(size), c = 28 log2(size) units of rounding. In a product of
-    powers |z_1|^n_1 |z_2|^n_2 ... an error of z_i is multiplied by at most n_i / |z_i| times the product, all
-    magnitudes taken as large as they can be; logarithms, angles and exponentials add a few units for every step, and
-    the inverse transform c times the norm of what it is given.
+    A transform of x has an error of norm at most c |x| sqrt(size), c = 28 log2(size) units of rounding, and no entry
+    of it has one above c times the sum of the sizes of x. In a product of powers |z_1|^n_1 |z_2|^n_2 ... an error of
+    z_i is multiplied by at most n_i / |z_i| times the product, all magnitudes taken as large as they can be;
+    logarithms, angles and exponentials add a few units for every step, and the inverse transform c times the norm of
+    what it is given.
     """
 
     def __init__(self, size: int) -> None:
@@ -273,18 +316,20 @@ class _Product:
         frequencies = size // 2 + 1
         self._log, self._angle = np.zeros(frequencies), np.zeros(frequencies)
         self._log_largest, self._squares = np.zeros(frequencies), np.zeros(frequencies)
+        self._entries = np.zeros(frequencies)
 
     def multiply(self, values: FloatArray, steps: int) -> None:
         """Multiplies by a power of the transform of `values`."""
         transform = np.fft.rfft(values)
         magnitude = np.abs(transform)
-        norm = float(np.sqrt(np.square(values).sum()))
-        largest = magnitude + self._relative * norm * math.sqrt(self._size)
+        norm, total = float(np.sqrt(np.square(values).sum())), float(np.abs(values).sum()) * (1 + 1e-9)
+        largest = magnitude + self._relative * min(norm * math.sqrt(self._size), total)
         with np.errstate(divide="ignore"):
             self._log += steps * np.log(magnitude)
         self._angle += steps * np.angle(transform)
         self._log_largest += steps * np.log(largest)
         self._squares += np.square(norm * steps / largest)
+        self._entries += total * steps / largest
         self._parts += 1
         self._steps += steps
 
@@ -297,16 +342,17 @@ class _Product:
     def hidden(self, values: FloatArray) -> float:
         """Bounds how far values . sums() can be from the truth.
 
-        Entry by entry (Cauchy-Schwarz over frequencies), or all entries together (over cells): the smaller holds. Sums
-        over parts are bounded by the root of the sum of squares, times the root of their number, and by their number
-        times the largest.
+        Entry by entry, or all entries together (Cauchy-Schwarz over cells); from the norm of the error of a transform,
+        or from the bound on its entries: the smallest holds. Sums over parts are bounded by the root of the sum of
+        squares, times the root of their number, and by their number times the largest.
         """
         with np.errstate(under="ignore"):
             grown = np.exp(self._log_largest)
-            slopes = grown * np.sqrt(self._squares)
+            slopes, entries = grown * np.sqrt(self._squares), grown * self._entries
         power_norm = math.sqrt(2 * float(np.square(grown).sum()) / self._size)
         computing = ((28 + 4 * self._parts) * self._steps * UNIT + self._relative) * power_norm
         slopes_norm = math.sqrt(2 * self._parts * float(np.square(slopes).sum()) / self._size)
-        by_entry = self._relative * slopes_norm + computing
-        together = self._relative * self._parts * float(slopes.max()) + computing
-        return min(by_entry * float(values.sum()), together * float(np.sqrt(np.square(values).sum()))) + LOST
+        by_entry = min(slopes_norm, 2 * float(entries.sum()) / self._size)
+        together = min(self._parts * float(slopes.max()), math.sqrt(2 * float(np.square(entries).sum()) / self._size))
+        each, norm = self._relative * by_entry + computing, self._relative * together + computing
+        return min(each * float(values.sum()), norm * float(np.sqrt(np.square(values).sum()))) + LOST

@@ -28,13 +28,13 @@ _CLOSE = 0.02
 """Relative distance of the two bounds that needs no second try."""
 _COARSER = 6
 """How often the grid may be made twice as coarse until the sum fits."""
-_BEYOND = 4e-36
+BEYOND = 4e-36
 """Probability that a standard normal is beyond FAR."""
 _HARDLY = 0.01 - FAR
-"""A standard normal is below this with a probability below 2 _BEYOND."""
+"""A standard normal is below this with a probability below 2 BEYOND."""
 _HOPELESS = 1e-30
 """Deltas that no second try is worth."""
-_EXTREME = 600.0
+EXTREME = 600.0
 """Levels and energies beyond which nothing is computed."""
 _SHARE = 12.0
 """A lower bound gives up a share of about e^-12 of delta for rare errors of the grid."""
@@ -89,9 +89,83 @@ def _bound(modes: int, energy: float, direction: Direction, epsilon: float, poin
         raise InvalidArgument("direction", direction.value, "must be mixture-first or noise-first")
     rising = direction is Direction.MIXTURE_FIRST
     level = math.log(modes) + (epsilon if rising else -epsilon)
-    if abs(level) > _EXTREME or not 1 / _EXTREME**2 < energy < _EXTREME:
+    if abs(level) > EXTREME or not 1 / EXTREME**2 < energy < EXTREME:
         return 1.0 if upper is None else 0.0
     return min(1.0, _Task(modes, math.sqrt(energy), rising, level, epsilon, points).bound(upper))
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """X = exp(mu z - mu^2 / 2), z standard normal, in cells of the normal up to some `last` one.
+
+    Attributes:
+      mu: standard deviation of the logarithm.
+      rising: whether what is counted grows with X; errors then move points and masses of an upper bound up.
+    """
+
+    mu: float
+    rising: bool
+
+    def _position_error(self) -> float:
+        """Relative error of a likelihood that is computed from its normal."""
+        return 16 * UNIT * (2 + self.mu * (self.mu + 2 * FAR) + self.mu**2)
+
+    def _mass_error(self, last: float) -> float:
+        """Relative error of the mass of a cell: that of its quadrature, and of edges that are moved by rounding."""
+        return MASS_ERROR + 4 * UNIT * (2 * FAR + 2 * self.mu) * _CELLS / (last + FAR)
+
+    def _cells(self, last: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Likelihoods at the edges of cells; masses of the cells; and their means over the lower edges, less 1."""
+        edges = np.linspace(-FAR, last, _CELLS + 1)
+        masses, weighted = normal_masses(edges, 0.0), normal_masses(edges, self.mu)
+        positions = np.exp(self.mu * edges - self.mu**2 / 2)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            excess = weighted / (masses * positions[:-1]) - 1
+        return positions, masses, np.where(np.isfinite(excess), excess, 0.0)
+
+    def ends(self, last: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Returns points and masses that dominate X up to `last`: each cell spread to its ends, the mean kept.
+
+        Errors move mass, and points, to where more is counted.
+
+        Args:
+          last: the largest normal.
+
+        Returns:
+          The edges of all cells; the mass that each cell gives to its lower end; and to its upper end.
+        """
+        positions, masses, excess = self._cells(last)
+        error, raised = self._position_error(), 1 + 2 * self._mass_error(last)
+        width = np.expm1(self.mu * np.diff(np.linspace(-FAR, last, _CELLS + 1)))
+        moved = (2 * self._mass_error(last) + 4 * error) / width
+        share = np.clip(excess / width + (moved if self.rising else -moved), 0.0, 1.0)
+        lower, upper = masses * (1 - share) * raised, masses * share * raised
+        if self.rising:  # what is below the first edge is moved up to it
+            lower[0] += float(ndtr(-FAR)) * raised
+        return positions * (1 + error if self.rising else 1 - error), lower, upper
+
+    def means(self, last: float) -> tuple[FloatArray, FloatArray]:
+        """Returns points and masses that X up to `last` dominates: each cell drawn together to its mean.
+
+        Args:
+          last: the largest normal.
+
+        Returns:
+          A point for every cell, and its mass.
+        """
+        positions, masses, excess = self._cells(last)
+        error = 2 * self._mass_error(last) + 4 * self._position_error()
+        width = positions[1:] / positions[:-1] - 1
+        points = positions[:-1] * (1 + np.clip(excess, 0.0, width)) * (1 - error if self.rising else 1 + error)
+        return points, masses * (1 - 2 * self._mass_error(last))
+
+
+def at_ends(points: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
+    """Returns the masses at the edges of cells that give so much to their lower and to their upper ends."""
+    spread = np.zeros(points.size)
+    spread[1:] += upper
+    spread[:-1] += lower
+    return spread
 
 
 @dataclass(frozen=True)
@@ -123,9 +197,14 @@ class _Task:
         cut = reach <= last
         lower = upper is not None
         outside = self._outside(last, cut, lower)
-        if last <= _HARDLY:  # 2 b _BEYOND covers all normals below that
+        if last <= _HARDLY:  # 2 b BEYOND covers all normals below that
             return outside
-        atoms = self._means(last) if lower else self._ends(last)
+        likelihood = Likelihood(self.mu, self.rising)
+        if lower:
+            atoms = likelihood.means(last)
+        else:
+            points, *masses = likelihood.ends(last)
+            atoms = points, at_ends(points, *masses)
         for coarser in range(_COARSER):
             try:
                 return self._inside(atoms, coarser, upper) + outside
@@ -136,63 +215,20 @@ class _Task:
     def _outside(self, last: float, cut: bool, lower: bool) -> float:
         """What is counted where some normal is above `last`, or below -FAR."""
         if not self.rising:
-            return 0.0 if lower else 2 * self.modes * _BEYOND
+            return 0.0 if lower else 2 * self.modes * BEYOND
         if not cut:
-            return 0.0 if lower else (self.modes + 1) * _BEYOND
+            return 0.0 if lower else (self.modes + 1) * BEYOND
         above, likely = float(ndtr(-last)), float(ndtr(self.mu - last))
         counted = -math.expm1(math.log1p(-likely) + (self.modes - 1) * math.log1p(-above)) if likely < 1 else 1.0
         taken = -math.exp(self.epsilon) * math.expm1(self.modes * math.log1p(-above))
         error = 1e-11 * (counted + taken)
         return max(0.0, counted - taken - error) if lower else counted - taken + error
 
-    def _position_error(self) -> float:
-        """Relative error of a likelihood that is computed from its normal."""
-        return 16 * UNIT * (2 + self.mu * (self.mu + 2 * FAR) + self.mu**2)
-
-    def _mass_error(self, last: float) -> float:
-        """Relative error of the mass of a cell: that of its quadrature, and of edges that are moved by rounding."""
-        return MASS_ERROR + 4 * UNIT * (2 * FAR + 2 * self.mu) * _CELLS / (last + FAR)
-
-    def _cells(self, last: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Likelihoods at the edges of cells; masses of the cells; and their means over the lower edges, less 1."""
-        edges = np.linspace(-FAR, last, _CELLS + 1)
-        masses, weighted = normal_masses(edges, 0.0), normal_masses(edges, self.mu)
-        positions = np.exp(self.mu * edges - self.mu**2 / 2)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            excess = weighted / (masses * positions[:-1]) - 1
-        return positions, masses, np.where(np.isfinite(excess), excess, 0.0)
-
-    def _ends(self, last: float) -> tuple[FloatArray, FloatArray]:
-        """Points and masses that dominate a likelihood up to `last`: each cell spread to its ends, the mean kept.
-
-        Errors move mass, and points, to where more is counted.
-        """
-        positions, masses, excess = self._cells(last)
-        error = self._position_error()
-        width = np.expm1(self.mu * np.diff(np.linspace(-FAR, last, _CELLS + 1)))
-        moved = (2 * self._mass_error(last) + 4 * error) / width
-        share = np.clip(excess / width + (moved if self.rising else -moved), 0.0, 1.0)
-        spread = np.zeros(positions.size)
-        spread[1:] += masses * share
-        spread[:-1] += masses * (1 - share)
-        if self.rising:  # what is below the first edge is moved up to it
-            spread[0] += float(ndtr(-FAR))
-        points = positions * (1 + error if self.rising else 1 - error)
-        return points, spread * (1 + 2 * self._mass_error(last))
-
-    def _means(self, last: float) -> tuple[FloatArray, FloatArray]:
-        """Points and masses that a likelihood up to `last` dominates: each cell drawn together to its mean."""
-        positions, masses, excess = self._cells(last)
-        error = 2 * self._mass_error(last) + 4 * self._position_error()
-        width = positions[1:] / positions[:-1] - 1
-        points = positions[:-1] * (1 + np.clip(excess, 0.0, width)) * (1 - error if self.rising else 1 + error)
-        return points, masses * (1 - 2 * self._mass_error(last))
-
     def _inside(self, atoms: tuple[FloatArray, FloatArray], coarser: int, upper: float | None) -> float:
         """What is counted where every normal is in reach; a lower bound if `upper` is given."""
         points, masses = atoms
         interval = 2.0 ** math.ceil(math.log2((points[-1] - points[0]) / self.points) + coarser)
-        term = _on_grid(points, masses, interval)
+        term = on_grid(points, masses, interval)
         level = math.exp(self.log_level)
         factor = math.exp(0.0 if self.rising else self.epsilon) / self.modes
         if not self.rising:
@@ -221,8 +257,17 @@ class _Task:
         return margin, self.modes * interval**2 / (4 * margin) * math.exp(-exponent)
 
 
-def _on_grid(points: FloatArray, masses: FloatArray, interval: float) -> Grid:
-    """Spreads every point to its two neighbours on the grid, the mean kept; the interval is a power of two."""
+def on_grid(points: FloatArray, masses: FloatArray, interval: float) -> Grid:
+    """Spreads every point to its two neighbours on a grid, the mean kept.
+
+    Args:
+      points: increasing.
+      masses: of the points.
+      interval: of the grid; a power of two, so that the shares are exact.
+
+    Returns:
+      The masses on the grid.
+    """
     scaled = points / interval
     below = np.floor(scaled)
     share = scaled - below

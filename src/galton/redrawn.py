@@ -91,6 +91,14 @@ class Reach:
         return (float(best.max()) + self.tail_energy) * (1 + 1e-12)
 
     @cached_property
+    def independent(self) -> bool:
+        """Whether every column has one entry, in its own row, and all are alike: C = I and whole epochs."""
+        apart = np.count_nonzero(self.own) == np.count_nonzero(np.diagonal(self.own, axis1=1, axis2=2))
+        energies = self.energies
+        alike = bool(energies.min() >= (1 - 1e-9) * energies.max())
+        return apart and alike and not self.following.any() and not self.tail.any()
+
+    @cached_property
     def mean_mode(self) -> FloatArray:
         """(epochs, bins): the average of all modes."""
         mode = self.own.mean(axis=2) + self.tail

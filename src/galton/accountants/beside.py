@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from galton.accountants.losses import Atoms
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
+from galton.loss_grids import Atoms
 from galton.pair import DominatingPair
 from galton.sampling import Choice
 from galton.sampling.base import Draw, Sampler

@@ -1,32 +1,17 @@
-"""Composition of Gaussian steps with random shifts: an upper bound on delta, rounding included (docs/mechanisms.md).
-
-The privacy loss of one step is put on a grid so that it dominates; `convolution` bounds the sum of all steps.
-"""
+"""The privacy loss of a subsampled Gaussian step, on a grid so that it dominates (docs/mechanisms.md)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr
 
-from galton.convolution import FAR, LOST, MASS_ERROR, MOST_CELLS, UNIT, Grid, GridTooLarge, TiltedSum, normal_masses
+from galton.convolution import FAR, LOST, MASS_ERROR, MOST_CELLS, UNIT, GridTooLarge, normal_masses
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
-
-
-@dataclass(frozen=True, eq=False)
-class LossGrid(Grid):
-    """The privacy loss of one step, on multiples of `interval`, dominating the true one.
-
-    Attributes:
-      infinite: mass of an infinite loss; together with the other masses it may exceed 1 by rounding.
-    """
-
-    infinite: float
+from galton.loss_grids import LossGrid
 
 
 @lru_cache(maxsize=16)
@@ -93,38 +78,3 @@ def _observation(losses: FloatArray, s: float, q: float) -> FloatArray:
         small = np.log(np.maximum(np.expm1(np.minimum(losses, 1.0)) + q, 0.0))
         large = losses + np.log1p(-(1 - q) * np.exp(-np.maximum(losses, 0.0)))
     return np.asarray(s * (np.where(losses < 1.0, small, large) - math.log(q)) + 0.5 / s)
-
-
-class Composition:
-    """The sum of independent losses on one grid: several kinds of steps, each so many times.
-
-    Formal guarantee: `delta(epsilon)` is not below E(1 - e^(epsilon - S))_+ for the sum S of the losses, whatever the
-    rounding of this arithmetic (`convolution.TiltedSum`).
-
-    Args:
-      parts: kinds of steps, each with the number of such steps; all on the same interval.
-    """
-
-    def __init__(self, parts: Sequence[tuple[LossGrid, int]]) -> None:
-        self._parts = parts
-        self._sum = TiltedSum(parts)
-
-    def delta(self, epsilon: float) -> float:
-        """Returns an upper bound on delta.
-
-        Args:
-          epsilon: where.
-
-        Returns:
-          A number from 0 to 1.
-        """
-        if max(step.infinite for step, _ in self._parts) >= 0.5:
-            return 1.0
-        infinite = -math.expm1(math.fsum(steps * math.log1p(-step.infinite) for step, steps in self._parts))
-        infinite *= 1 + 1e-9
-        if sum(steps for _, steps in self._parts) == 1:
-            step = self._parts[0][0]
-            alone = float(step.masses @ -np.expm1(np.minimum(epsilon - step.points, 0.0)))
-            return min(1.0, alone * (1 + 1e-12) + infinite)
-        _, composed = self._sum.bracket(epsilon, lambda gaps: -np.expm1(-gaps), most=1.0)
-        return min(1.0, composed + infinite)

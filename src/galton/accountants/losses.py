@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from galton.accountants.composition import LossGrid, subsampled_step
+from galton.accountants.composition import subsampled_step
 from galton.accounting import Options
 from galton.accounting.limits import POINTS, Limits, upper_limits
 from galton.accounting.options import derived_seed
-from galton.convolution import FAR, MASS_ERROR, MOST_CELLS, UNIT, GridTooLarge
+from galton.convolution import FAR, UNIT
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
+from galton.loss_grids import LARGEST_LOSS, Atoms, LossGrid
 from galton.pair import DominatingPair
 
 Steps = Sequence[tuple[LossGrid, int]]
 """Kinds of steps on one grid, each with the number of such steps."""
 
-_LARGEST_LOSS, _LEAST_LIMIT = 200.0, 1e-290
+_LEAST_LIMIT = 1e-290
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
 _TINY = 1e-9
 _TAIL_SHARE, _DISCLOSED = 1e-4, 1e-13
@@ -108,69 +109,6 @@ class Loss(ABC):
         """
 
 
-@dataclass(frozen=True, eq=False)
-class Atoms:
-    """A loss with finitely many values, by its probabilities in the first run.
-
-    Attributes:
-      points: the values, increasing.
-      masses: their probabilities.
-      infinite: the probability of an infinite loss; the sum of all may exceed 1 by rounding.
-    """
-
-    points: FloatArray
-    masses: FloatArray
-    infinite: float
-
-    def delta(self, epsilon: float) -> float:
-        """Returns the hockey-stick divergence at an epsilon of either sign.
-
-        Args:
-          epsilon: where.
-
-        Returns:
-          A number from 0 to 1, up to rounding.
-        """
-        return float(self.masses @ -np.expm1(np.minimum(epsilon - self.points, 0.0))) + self.infinite
-
-    @property
-    def spread(self) -> float:
-        """The root-mean-square size of a finite loss."""
-        return math.sqrt(float(self.masses @ np.square(self.points)))
-
-    def on_grid(self, interval: float) -> LossGrid:
-        """Returns a loss on a grid that dominates this one.
-
-        The mass of an atom goes to its two neighbours so that both its probabilities are kept: a mean-preserving spread
-        of the likelihood ratio. What rounding may do to the split is moved upwards, a loss above 200 to infinity.
-
-        Args:
-          interval: distance of two points of the grid.
-
-        Returns:
-          The loss on the grid.
-        """
-        small = self.points <= _LARGEST_LOSS
-        infinite = self.infinite + float(self.masses[~small].sum())
-        if not small.any():
-            return LossGrid(interval, 0, np.zeros(1), infinite * (1 + 2 * MASS_ERROR))
-        points = np.maximum(self.points[small], -_LARGEST_LOSS)
-        points = points + 4 * UNIT * (np.abs(points) + interval)
-        below = np.floor(points / interval)
-        below += points >= (below + 1) * interval
-        first, last = int(below[0]), int(below[-1]) + 1
-        if last - first > MOST_CELLS:
-            raise GridTooLarge(f"composition: losses up to {last * interval:g} need a grid of {last - first} points")
-        gap = -math.expm1(-interval)
-        moved = 8 * UNIT * (1 + np.abs(points)) / gap
-        share = np.clip(-np.expm1(below * interval - points) / gap + moved, 0.0, 1.0)
-        masses = np.zeros(last - first + 1)
-        cells = (below - first).astype(np.int64)
-        np.add.at(masses, cells + 1, self.masses[small] * share)
-        np.add.at(masses, cells, self.masses[small] * (1 - share))
-        return LossGrid(interval, first, masses * (1 + 2 * MASS_ERROR), infinite * (1 + 2 * MASS_ERROR))
-
-
 def dominating_atoms(forward: Limits, backward: Limits) -> Atoms:
     """Returns a loss that dominates every pair of distributions within these limits (docs/math.md, section 13.1).
 
@@ -217,7 +155,7 @@ def _usable(limits: Limits) -> tuple[FloatArray, FloatArray]:
     epsilons = np.array(limits.epsilons)
     if epsilons[0] != 0:
         raise InvalidArgument("epsilons", float(epsilons[0]), "must begin at 0")
-    some = epsilons <= _LARGEST_LOSS
+    some = epsilons <= LARGEST_LOSS
     uppers = np.maximum(np.minimum.accumulate(np.array(limits.uppers)), _LEAST_LIMIT)
     return epsilons[some], np.minimum(uppers[some], 1.0)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from galton.accountants.composition import LossGrid
 from galton.convolution import FAR, LOST, MASS_ERROR, MOST_CELLS, UNIT, GridTooLarge
 from galton.errors import FloatArray
 from galton.guarantee import Direction
+from galton.loss_grids import LossGrid
 
 _CELLS = 1 << 13
 """Cells of the grid on which sums are convolved."""

@@ -17,7 +17,6 @@ import numpy as np
 
 from galton.accountants.attacks import Attack
 from galton.accountants.base import Accountant, Compared
-from galton.accountants.composition import Composition
 from galton.accountants.curve import Curve, point_by_point
 from galton.accountants.figure import Figure
 from galton.accountants.mixtures import Shift, row_losses, sums_of_bernoullis
@@ -32,6 +31,7 @@ from galton.convolution import GridTooLarge
 from galton.errors import positive, probability
 from galton.gaussian import gaussian_mu
 from galton.guarantee import Adjacency, Direction, Guarantee
+from galton.loss_grids import Composition
 from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
 

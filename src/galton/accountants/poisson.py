@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from galton.accountants.attacks import Attack, period_of, unknown_coins
 from galton.accountants.base import Accountant, Compared
-from galton.accountants.composition import Composition, subsampled_step
+from galton.accountants.composition import subsampled_step
 from galton.accountants.curve import Curve, point_by_point
 from galton.accountants.figure import Figure
 from galton.accountants.losses import Aim, GaussianLoss, Loss, loss_interval
@@ -24,6 +24,7 @@ from galton.convolution import GridTooLarge
 from galton.errors import InvalidArgument, count, non_negative, positive
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Guarantee
+from galton.loss_grids import Composition
 from galton.strategies import Strategy
 from galton.strategies.whitening import Whitening
 

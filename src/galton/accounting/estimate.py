@@ -15,6 +15,7 @@ from galton.files import plain
 from galton.guarantee import Adjacency, Direction
 from galton.pair import DominatingPair
 from galton.sampling import Choice, choose_sampler, draws
+from galton.sampling.toolkits import toolkit_for
 from galton.typechecking import typechecked
 
 TINY = 1e-280
@@ -207,7 +208,7 @@ def direction_delta(
 
     With a `claim` it stops, too, once the limits say whether delta is at most that.
     """
-    free = options.sampler == AUTO
+    free, computable = options.sampler == AUTO, toolkit_for(pair).computable(pair, direction)
     floor, ceiling = direction_bracket(pair, direction, epsilon, sharp=free)
     chosen = choose_sampler(pair, direction, epsilon, options.sampler)
     sampler = chosen.sampler
@@ -217,8 +218,10 @@ def direction_delta(
         interval, reason = Interval(0.0, 0.0, ceiling), "the deterministic bound is zero for every purpose"
     elif free and ceiling - floor <= options.rel_width * floor:
         reason = "deterministic bounds are close to each other"
-    elif free and ceiling <= _NEGLIGIBLE * settled:
+    elif free and ceiling <= (1.0 if computable else _NEGLIGIBLE) * settled:
         reason = "the deterministic bound is nothing beside the other direction"
+    elif free and claim is not None and ceiling <= claim:
+        reason = "the deterministic bound proves the claim"
     else:
 
         def enough(intervals: Sequence[Interval]) -> bool:

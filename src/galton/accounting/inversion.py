@@ -263,8 +263,8 @@ def _invert_bounds(
     pair: DominatingPair, target: float, guess: float, adjacency: Adjacency, options: Options
 ) -> tuple[Interval, tuple[DirectionPoint, ...]] | None:
     """As `_invert_on_grid`, where deterministic bounds say enough at three epsilons around the guess; else None."""
-    brackets = [toolkit_for(pair).bracket(pair, direction, guess) for direction in adjacency.directions]
-    if options.sampler != AUTO or None in brackets:
+    toolkit = toolkit_for(pair)
+    if options.sampler != AUTO or not all(toolkit.computable(pair, direction) for direction in adjacency.directions):
         return None
     grid = guess * (1 + options.rel_width * np.array([-_NEAR, 0.0, _NEAR]))
     by_direction, points = [], []

@@ -65,7 +65,7 @@ def upper_limits(
     """
     last = max(epsilon_upper_bound(pair, least, direction.adjacency), 1e-6)
     epsilons = np.linspace(0.0, last, points).tolist()
-    sharp = options.sampler == AUTO and toolkit_for(pair).bracket(pair, direction, 0.0) is not None
+    sharp = options.sampler == AUTO and toolkit_for(pair).computable(pair, direction)
     uppers: list[float] = []
     samples = 0
     quiet = replace(options, progress=None, samples=options.samples or _SAMPLES)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from galton.accountants.beside import beside
-from galton.accountants.losses import AtomicLoss, Atoms, dominating_atoms
+from galton.accountants.losses import AtomicLoss, dominating_atoms
 from galton.accounting import Options
 from galton.accounting.estimate import Interval, observe
 from galton.accounting.limits import POINTS
 from galton.accounting.options import AUTO, derived_seed
 from galton.budget.whole import Whole, curve_limits
 from galton.guarantee import Direction
+from galton.loss_grids import Atoms
 from galton.pair import DominatingPair
 from galton.sampling import Choice, draws
 

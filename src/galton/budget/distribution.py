@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from galton.accountants.composition import LossGrid
 from galton.accountants.losses import both_ways, dominating_atoms
 from galton.accounting import Options
 from galton.accounting.certificate import FAILURE_SHARE
@@ -17,6 +16,7 @@ from galton.budget.sources import Source
 from galton.budget.whole import curve_limits
 from galton.errors import MissingExtra, positive, probability
 from galton.guarantee import Adjacency
+from galton.loss_grids import LossGrid
 from galton.typechecking import typechecked
 
 if TYPE_CHECKING:

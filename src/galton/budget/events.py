@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from galton.accountants.composition import LossGrid
-from galton.accountants.losses import Aim, AtomicLoss, Atoms, GaussianLoss, Loss, Steps
+from galton.accountants.losses import Aim, AtomicLoss, GaussianLoss, Loss, Steps
 from galton.convolution import MASS_ERROR, MOST_CELLS, GridTooLarge
 from galton.errors import InvalidArgument, count, non_negative, positive
 from galton.guarantee import LARGEST_EPSILON, Adjacency, Direction
+from galton.loss_grids import Atoms, LossGrid
 from galton.typechecking import typechecked
 
 _MOST_TIMES = 10**9

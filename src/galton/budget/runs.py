@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from galton.accountants import Accountant, Run
-from galton.accountants.losses import Aim, AtomicLoss, Atoms, GaussianLoss, Loss, both_ways, sampled_loss
+from galton.accountants.losses import Aim, AtomicLoss, GaussianLoss, Loss, both_ways, sampled_loss
 from galton.budget.events import Event, GaussianEvent, KnownEvent, LaplaceEvent, leaked
 from galton.errors import InvalidArgument
 from galton.fields import Fields
 from galton.guarantee import Adjacency
+from galton.loss_grids import Atoms
 from galton.pair import DominatingPair
 
 

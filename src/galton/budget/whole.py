@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from galton.accountants.composition import Composition
 from galton.accountants.losses import AtomicLoss, GaussianLoss, Loss
 from galton.accounting.limits import POINTS, Limits
 from galton.convolution import GridTooLarge
 from galton.errors import FloatArray, GaltonError
 from galton.guarantee import Adjacency, Direction
+from galton.loss_grids import Composition
 
 _FINEST, _NEGLIGIBLE = 1e-5, 8
 _COARSER = 20

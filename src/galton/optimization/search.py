@@ -84,7 +84,8 @@ def design(
     """Freezes draws designed for C at these parameters; every purpose has random numbers of its own.
 
     The noise level is approached in Newton steps, each on a few draws designed for the end of the last step, since
-    draws designed for another noise level say little.
+    draws designed for another noise level say little. A step that turns back is at most half of the last one: where
+    rare patterns count, as at large epsilon, steps from either side may both be too long.
     """
     statistic, participation = problem.statistic(parameters), problem.participation
     quick = participation.estimators[0]
@@ -96,8 +97,12 @@ def design(
     log_sigma = guess
     if log_sigma is None:
         log_sigma = math.log(participation.usual_sigma(statistic, target.guarantee))
+    longest, before = math.inf, 0.0
     for index in range(_APPROACHES if approach else 0):
         step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10, quick).newton_step(statistic, log_sigma)
+        if step * before < 0:
+            longest = abs(before) / 2
+        step = before = min(max(step, -longest), longest)
         log_sigma += step
         if abs(step) < 0.03:
             break

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from galton.accountants.losses import Atoms, dominating_atoms
+from galton.accountants.losses import dominating_atoms
 from galton.accounting.limits import Limits
 from galton.convolution import UNIT
 from galton.errors import FloatArray, InvalidArgument, positive, real
 from galton.fields import Fields
+from galton.loss_grids import Atoms
 from galton.typechecking import typechecked
 
 _MOST_RUNS = 1e6

@@ -11,17 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from galton.epochs import epochs_error, epochs_lower, epochs_upper
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
 from galton.likelihoods import likelihood_lower, likelihood_upper
 from galton.many_bins import ManyBinsPair
 from galton.pair import ROUNDOFF, Pair
+from galton.redrawn import RedrawnPair
 from galton.sampling.base import Slack
 from galton.sampling.halfspace import DEPTH_ERROR
 from galton.sampling.slack import loss_slack
 
 _TOLERANCE = 1e-9
 """Off-diagonal entries, and differences on the diagonal, up to this share of the diagonal count as rounding."""
+
+_RESOLVED = 100.0
+"""Bounds on delta of redrawn epochs are close to each other where they are so many times their rounding error."""
 
 _COMMON = 10.0
 """A standard normal is beyond this with probability below 2e-23."""
@@ -88,6 +93,64 @@ class Orthogonal:
         return likelihood_lower(self.modes, self.least, direction, epsilon), self.delta_upper(direction, epsilon)
 
 
+@dataclass(frozen=True)
+class OrthogonalEpochs:
+    """Independent epochs of orthogonal modes: bins redrawn in every epoch, C = I.
+
+    Attributes:
+      modes: of an epoch.
+      epochs: how many.
+      energy: squared length of a mode, not below any.
+      least: not above any.
+    """
+
+    modes: int
+    epochs: int
+    energy: float
+    least: float
+
+    def resolved(self, epsilon: float) -> bool:
+        """Returns whether the larger delta is so large that its bounds are close to it.
+
+        Args:
+          epsilon: where.
+
+        Returns:
+          True if rounding is a small share of delta.
+        """
+        return self._resolved(self.delta_upper(Direction.MIXTURE_FIRST, epsilon), Direction.MIXTURE_FIRST)
+
+    def _resolved(self, upper: float, direction: Direction) -> bool:
+        return upper >= _RESOLVED * epochs_error(self.modes, self.energy, self.epochs, direction)
+
+    def delta_upper(self, direction: Direction, epsilon: float) -> float:
+        """Returns an upper bound on delta without samples.
+
+        Args:
+          direction: mixture-first or noise-first.
+          epsilon: where.
+
+        Returns:
+          The bound, usually within 1% of delta where that is `resolved`.
+        """
+        return epochs_upper(self.modes, self.energy, self.epochs, direction, epsilon)
+
+    def delta_bracket(self, direction: Direction, epsilon: float) -> tuple[float, float]:
+        """Returns a lower and an upper bound on delta without samples.
+
+        Args:
+          direction: mixture-first or noise-first.
+          epsilon: where.
+
+        Returns:
+          The bounds; the lower one is 0 where it would say little.
+        """
+        upper = self.delta_upper(direction, epsilon)
+        if not self._resolved(upper, direction):
+            return 0.0, upper
+        return min(upper, epochs_lower(self.modes, self.least, self.epochs, direction, epsilon)), upper
+
+
 def find_orthogonal(pair: Pair) -> Orthogonal | None:
     """Returns the modes if they are orthogonal and of one length, else None."""
     gram = pair.gram
@@ -100,6 +163,15 @@ def orthogonal_modes(pair: ManyBinsPair) -> Orthogonal | None:
     square, energies = pair.noise_multiplier**2, pair.modes.energies
     raised = 1 + 8 * (pair.rounds + pair.bins + 64) * ROUNDOFF
     return _orthogonal(energies / square, pair.modes.row_bounds.largest_beside / square, raised)
+
+
+def orthogonal_epochs(pair: RedrawnPair) -> OrthogonalEpochs | None:
+    """Returns the epochs of redrawn bins if their modes are orthogonal and of one length, else None."""
+    if not pair.reach.independent or pair.bins == 1:
+        return None
+    energies, square = pair.reach.energies, pair.noise_multiplier**2
+    largest, least = (float(edge) / square for edge in (energies.max(), energies.min()))
+    return OrthogonalEpochs(pair.bins, pair.epochs, largest * (1 + 4 * ROUNDOFF), least * (1 - 4 * ROUNDOFF))
 
 
 def _orthogonal(diagonal: FloatArray, beside: float, raised: float = 1.0) -> Orthogonal | None:

@@ -26,7 +26,14 @@ from galton.sampling.many_bins import ManyBinsModel, ManyHalfSpaceSampler, ManyP
 from galton.sampling.many_bins_frozen import FrozenDepthsOfMany, FrozenMany, many_blocks
 from galton.sampling.maximum import MaximumSampler
 from galton.sampling.order_statistics import OrderStatisticsSampler
-from galton.sampling.orthogonal import Orthogonal, find_orthogonal, orthogonal_modes, spaced_modes
+from galton.sampling.orthogonal import (
+    Orthogonal,
+    OrthogonalEpochs,
+    find_orthogonal,
+    orthogonal_epochs,
+    orthogonal_modes,
+    spaced_modes,
+)
 from galton.sampling.pattern_samplers import (
     PatternHalfSpaceSampler,
     PatternModel,
@@ -91,6 +98,10 @@ class Toolkit(ABC):
     @abstractmethod
     def ceiling(self, pair: Any, direction: Direction, epsilon: float) -> float:
         """Returns a deterministic upper bound on delta that knows of amplification."""
+
+    def computable(self, pair: Any, direction: Direction) -> bool:
+        """Returns whether `bracket` has bounds, as it has for independent noise."""
+        return False
 
     def bracket(self, pair: Any, direction: Direction, epsilon: float) -> tuple[float, float] | None:
         """Returns bounds on delta that are close to each other and need no sample; None if there are none."""
@@ -158,6 +169,9 @@ class BinsToolkit(Toolkit):
             return min(apart, noise_first_bound(gram, epsilon))
         return min(apart, math.exp(min(0.0, best_tilt(gram, direction, epsilon, FINE_STRATA).log_range(epsilon))))
 
+    def computable(self, pair: Pair, direction: Direction) -> bool:
+        return self._independent(pair, direction) is not None
+
     def bracket(self, pair: Pair, direction: Direction, epsilon: float) -> tuple[float, float] | None:
         modes = self._independent(pair, direction)
         return None if modes is None else modes.delta_bracket(direction, epsilon)
@@ -203,6 +217,9 @@ class ManyBinsToolkit(Toolkit):
         if modes is not None:
             return modes.delta_upper(direction, epsilon)
         return ManyBinsModel(pair).ceiling(direction, epsilon)
+
+    def computable(self, pair: ManyBinsPair, direction: Direction) -> bool:
+        return self._independent(pair, direction) is not None
 
     def bracket(self, pair: ManyBinsPair, direction: Direction, epsilon: float) -> tuple[float, float] | None:
         modes = self._independent(pair, direction)
@@ -254,7 +271,22 @@ class RedrawnToolkit(Toolkit):
         return pair.mu_upper
 
     def ceiling(self, pair: RedrawnPair, direction: Direction, epsilon: float) -> float:
-        return RedrawnModel(pair).ceiling(direction, epsilon)
+        epochs = self._independent(pair, direction)
+        composed = 1.0 if epochs is None else epochs.delta_upper(direction, epsilon)
+        if epochs is not None and epochs.resolved(epsilon):
+            return composed
+        return min(composed, RedrawnModel(pair).ceiling(direction, epsilon))
+
+    def computable(self, pair: RedrawnPair, direction: Direction) -> bool:
+        return self._independent(pair, direction) is not None
+
+    def bracket(self, pair: RedrawnPair, direction: Direction, epsilon: float) -> tuple[float, float] | None:
+        epochs = self._independent(pair, direction)
+        return None if epochs is None else epochs.delta_bracket(direction, epsilon)
+
+    def _independent(self, pair: RedrawnPair, direction: Direction) -> OrthogonalEpochs | None:
+        """The modes if epochs are independent and likelihoods too, so that delta can be computed."""
+        return None if direction is Direction.REPLACE else orthogonal_epochs(pair)
 
     def work(self, pair: RedrawnPair) -> int:
         return 2 * pair.rounds * pair.bins
@@ -269,6 +301,9 @@ class RedrawnToolkit(Toolkit):
         self, pair: RedrawnPair, direction: Direction, epsilon: float, blocks: int, seed: int
     ) -> FrozenEstimator:
         refuse_replace(direction)
+        epochs = self._independent(pair, direction)
+        if epochs is not None and epochs.resolved(epsilon):
+            return lambda multiplier, at: Estimate(self.ceiling(pair.at(multiplier), direction, at), 0.0)
         if direction is Direction.NOISE_FIRST:
             return FrozenDepths(lambda at: RedrawnModel(pair.at(at)), pair.noise_multiplier, epsilon, blocks, seed)
         return FrozenPatterns(pair, epsilon, blocks, seed)
