@@ -21,7 +21,7 @@ import galton
 from galton import Adjacency, Direction, GaltonError, Guarantee, InvalidArgument, InvalidFile, Options, Plan
 from galton.accountants.losses import Aim, AtomicLoss, dominating_atoms, sampled_loss
 from galton.accounting.limits import Limits
-from galton.budget.composed import Composed, compose
+from galton.budget.composed import Composed, _statement, compose
 from galton.budget.dp_events import CertifiedAccountant, PlanDpEvent
 from galton.budget.events import GaussianEvent, KnownEvent, LaplaceEvent
 from galton.budget.runs import event_from_json
@@ -988,6 +988,33 @@ def test_a_plan_among_the_events_of_dp_accounting(plan: Plan, composed_plan: Com
     with pytest.raises(dp_accounting.UnsupportedEventError, match="add-or-remove adjacency, not for REPLACE_ONE"):
         other.compose(event)
     assert not dp_accounting.rdp.RdpAccountant().supports(event)
+
+
+def test_a_plan_comes_back_from_the_events_of_dp_accounting(exact_plan: Plan) -> None:
+    event = PlanDpEvent(exact_plan)
+    whole = dp_accounting.ComposedDpEvent(
+        [dp_accounting.SelfComposedDpEvent(event, 2), dp_accounting.GaussianDpEvent(5.0)]
+    )
+    expected = compose([exact_plan, exact_plan, "gaussian:sigma=5"], delta=1e-4)
+    composed = compose([whole], delta=1e-4)
+    assert (composed.epsilon, composed.events) == (expected.epsilon, expected.events)
+    assert len(repr(event)) < 200, "errors of dp-accounting show it"
+    with pytest.raises(InvalidArgument, match=r"PlanDpEvent.*is not known"):
+        from_dp_event({"class_name": "PlanDpEvent", "plan": "plan"})
+
+
+@pytest.mark.parametrize("epsilon", [2.02734375, 1e-7 / 3, math.inf])
+def test_a_statement_is_not_below_what_was_proved(epsilon: float) -> None:
+    words = _statement(epsilon, 9.99999951e-6, Adjacency.ADD, 2, 0.0)
+    stated = re.search(r"\((\S+), (\S+)\)-DP", words)
+    assert stated is not None
+    assert epsilon <= float(stated[1]) <= epsilon * (1 + 1e-5)
+    assert 9.99999951e-6 <= float(stated[2]) <= 1e-5
+
+
+def test_a_new_budget_says_that_nothing_was_released(budget: galton.Budget) -> None:
+    composed = budget.composed()
+    assert (composed.epsilon, composed.statement) == (0.0, "Nothing has been released.")
 
 
 # The command line

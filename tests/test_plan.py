@@ -25,6 +25,7 @@ from galton.pair import dominating_pair
 from galton.plan import Plan, draft, load_plan, make_plan, save_plan, verify_plan
 from galton.plan.choose import references
 from galton.plan.folder import PLAN, STRATEGY, SUMS
+from galton.plan.plan import Leak, epsilon_if_known, leaked_mu, plan_from_json
 from galton.strategies import Strategy
 from tests.forging import fitting, rewrite_sums, with_noise
 from tests.marks import SLOW, slow_after
@@ -522,15 +523,46 @@ def test_a_scheme_with_other_batches_than_analysed_is_refused(small_plan: Plan) 
 
 def test_what_remains_after_a_leak_pays_for_truncation() -> None:
     plan = make_plan(**SMALL, strategy="sqrt:8", padded_batch_size=22, accountant="unamplified")
-    lost = plan.truncation.delta(4.0)
-    assert lost > 1e-5
+    lost = plan.truncation.displacement
+    assert lost > 1e-7
     assert plan.leak.epsilon_at_delta is not None
-    assert plan.leak.epsilon_at_delta >= 4.0 - 1e-6
     mu = 1 / plan.noise_multiplier
-    assert gaussian_delta(plan.leak.epsilon_at_delta, mu) + plan.truncation.delta(
-        plan.leak.epsilon_at_delta
-    ) <= 1e-3 * (1 + 1e-6)
-    assert plan.leak.delta_at_epsilon == pytest.approx(gaussian_delta(4.0, mu) + lost, rel=1e-6)
+    left = (1 - lost) * gaussian_delta(plan.leak.epsilon_at_delta, mu) + lost
+    assert left == pytest.approx(1e-3, rel=1e-6)
+    assert plan.leak.delta_at_epsilon == pytest.approx((1 - lost) * gaussian_delta(4.0, mu) + lost, rel=1e-6)
+
+
+def test_what_remains_is_what_the_officers_numbers_say(plans: dict[str, Plan]) -> None:
+    """No e^epsilon for truncation, which it costs while batches are secret (docs/math.md, section 14.3)."""
+    for plan in plans.values():
+        assert plan.leak.epsilon_at_delta == epsilon_if_known(plan, plan.guarantee.delta)
+    poisson = plans["poisson"]
+    mu, lost = leaked_mu(poisson), poisson.truncation.displacement
+    epsilon = poisson.leak.epsilon_at_delta
+    assert epsilon is not None
+    assert poisson.truncation.delta(epsilon) > poisson.guarantee.delta
+    assert gaussian_delta(epsilon, mu) + lost == pytest.approx(poisson.guarantee.delta, rel=1e-3)
+
+
+def test_older_plans_state_no_less_than_what_remains() -> None:
+    """They counted truncation e^epsilon times: more than what follows is true, less is refused."""
+    folder = MADE_BEFORE[-1]
+    plan = load_plan(folder)
+    assert plan.leak.epsilon_at_delta is not None
+    now = epsilon_if_known(plan, plan.guarantee.delta)
+    assert now is not None
+    assert 0 <= plan.leak.epsilon_at_delta - now < 0.01
+    value = json.loads((folder / PLAN).read_text())
+    value["guarantee"]["if_batches_leak"]["epsilon_at_delta"] *= 0.99
+    with pytest.raises(InvalidArgument, match="epsilon_at_delta"):
+        plan_from_json(value, plan.strategy)
+
+
+def test_what_remains_is_rounded_up_in_words() -> None:
+    claim = Guarantee(4.0, 1e-3)
+    assert Leak(6.85121, 0.25).claim(claim) == "(6.852, 0.001)-DP"
+    assert Leak(None, 0.75881).claim(claim) == "(4, 0.7589)-DP"
+    assert str(Guarantee(2.02734375, 9.9436512345e-6)).startswith("(2.02735, 9.94366e-06)-DP")
 
 
 def test_nothing_on_disk_is_overwritten(small_plan: Plan, tmp_path: Path) -> None:
@@ -578,7 +610,8 @@ def test_other_batchings_have_their_own_accountants() -> None:
     assert poisson.spec == "identity"
     # An example may be in all rounds if coins are known: far worse than one batch an epoch.
     assert poisson.leak.delta_at_epsilon > 0.9 > gaussian_delta(4.0, 1 / poisson.noise_multiplier)
-    assert poisson.leak.epsilon_at_delta is None  # so large that even rare truncation costs more than delta
+    assert poisson.leak.epsilon_at_delta is not None
+    assert poisson.leak.epsilon_at_delta > 10.0
     fixed = make_plan(CLAIMS[Adjacency.ZERO_OUT], **SIZES, batching="fixed-order")
     assert fixed.noise_multiplier == pytest.approx(1 / galton.gaussian_mu(4.0, 1e-3), rel=1e-6)
     assert fixed.leak.epsilon_at_delta == pytest.approx(4.0, rel=1e-6)

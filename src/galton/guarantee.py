@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from galton.errors import InvalidArgument, non_negative, positive, probability
@@ -16,6 +17,16 @@ from galton.typechecking import typechecked
 
 LARGEST_EPSILON = 1e4
 """The largest epsilon of a guarantee."""
+
+
+def no_less(value: float, digits: int = 6) -> str:
+    """Returns a limit in few digits, rounded up: what is stated must not be less than what was proved.
+
+    >>> no_less(2.02734375), no_less(1e-5), no_less(2.0), no_less(float("inf"))
+    ('2.02735', '1e-05', '2', 'inf')
+    """
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(float(value))))
+    return f"{float(up):.{digits}g}"
 
 
 class Direction(enum.Enum):
@@ -277,7 +288,7 @@ class Guarantee:
         return replace(self, delta=delta)
 
     def __str__(self) -> str:
-        return f"({self.epsilon:g}, {self.delta:g})-DP under {self.adjacency} adjacency"
+        return f"({no_less(self.epsilon)}, {no_less(self.delta)})-DP under {self.adjacency} adjacency"
 
     def to_json(self) -> dict[str, Any]:
         """Returns a JSON-ready dictionary."""

@@ -18,7 +18,7 @@ from galton.budget.sources import Source, as_event
 from galton.budget.whole import NothingToShow, Whole
 from galton.errors import ABSENT, GaltonError, InvalidArgument, non_negative, probability
 from galton.files import plain
-from galton.guarantee import Adjacency, Direction, Guarantee
+from galton.guarantee import Adjacency, Direction, Guarantee, no_less
 from galton.plan.plan import USER
 from galton.typechecking import typechecked
 
@@ -278,8 +278,10 @@ def _of_users(events: Sequence[Event]) -> str:
 
 
 def _statement(epsilon: float, delta: float, adjacency: Adjacency, count: int, failure: float) -> str:
+    if not count:
+        return "Nothing has been released."
     subject = "This release is" if count == 1 else f"All {count} releases together are"
-    words = f"{subject} ({epsilon:.6g}, {delta:.6g})-DP under {adjacency} adjacency"
+    words = f"{subject} ({no_less(epsilon)}, {no_less(delta)})-DP under {adjacency} adjacency"
     if not failure:
         return words + ", with certainty."
     return words + f"; delta includes {failure:.2g}, the probability that the samples of this analysis mislead."

@@ -31,7 +31,7 @@ class PlanDpEvent(dp_event.DpEvent):  # type: ignore[misc]
     """A training run by a plan.
 
     `CertifiedAccountant` understands it; other accountants of dp-accounting answer that they do not support it.
-    `galton.compose` takes the plan itself.
+    `galton.compose` takes it, too, alone or within other events, for the plan that it is.
 
     Attributes:
       plan: the plan.
@@ -40,7 +40,7 @@ class PlanDpEvent(dp_event.DpEvent):  # type: ignore[misc]
       options: how to sample.
     """
 
-    plan: Plan
+    plan: Plan = attr.ib(repr=lambda plan: plan.digest[:15])
     delta: float = 1e-5
     failure: float | None = None
     options: Options | None = None

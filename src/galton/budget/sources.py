@@ -115,7 +115,8 @@ def from_dp_event(value: Mapping[str, Any], times: int = 1) -> list[Event]:
     """Returns the events that an event of dp-accounting stands for.
 
     Args:
-      value: a dictionary with class_name and the fields of that class, as `DpEvent.to_named_tuple` has them.
+      value: a dictionary with class_name and the fields of that class, as `DpEvent.to_named_tuple` has them; a
+        `PlanDpEvent` has the plan itself.
       times: how often.
 
     Returns:
@@ -138,5 +139,7 @@ def from_dp_event(value: Mapping[str, Any], times: int = 1) -> list[Event]:
         return from_dp_event(body.mapping("event"), times * body.count("count", 1))
     if name == "ComposedDpEvent":
         return [event for part in body.sequence("events") for event in from_dp_event(part, times)]
+    if name == "PlanDpEvent" and isinstance(value.get("plan"), Plan):
+        return [_plan_event(value["plan"])] * times
     known = "NoOp, Gaussian, Laplace, PoissonSampled, SelfComposed and Composed events"
     raise InvalidArgument("event.class_name", name, f"is not known to galton, which reads {known}")

@@ -11,7 +11,7 @@ import typer
 from galton.cli import options, show
 from galton.cli.app import command
 from galton.errors import InvalidArgument
-from galton.guarantee import Adjacency, Guarantee
+from galton.guarantee import Adjacency, Guarantee, no_less
 
 if TYPE_CHECKING:
     from galton.budget import Composed
@@ -166,8 +166,8 @@ def composed_rows(composed: Composed) -> list[tuple[str, str]]:
     """Returns a composition as rows of a table."""
     return [
         *((f"release {index}", words) for index, words in enumerate(composed.events, 1)),
-        ("epsilon", f"{composed.epsilon:.4f}"),
-        ("delta", f"{composed.delta:.4g}, {composed.adjacency} adjacency"),
+        ("epsilon", no_less(composed.epsilon, 5)),
+        ("delta", f"{no_less(composed.delta, 4)}, {composed.adjacency} adjacency"),
         ("failure probability", f"{composed.analysis_failure:.2g}, which delta includes"),
         ("truncation", f"{composed.truncation_delta:.2g}, which delta includes"),
         ("statement", composed.statement),

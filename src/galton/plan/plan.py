@@ -15,7 +15,7 @@ from galton.batching import truncation as exact_truncation
 from galton.errors import InvalidArgument, choice, count, positive
 from galton.fields import Fields
 from galton.gaussian import gaussian_delta, gaussian_epsilon
-from galton.guarantee import Guarantee
+from galton.guarantee import Guarantee, no_less
 from galton.plan.conventions import CLIPPINGS, FLAT, convention
 from galton.plan.signature import Signature
 from galton.plan.tuning import Tuning
@@ -47,6 +47,19 @@ class Leak:
 
     epsilon_at_delta: float | None
     delta_at_epsilon: float
+
+    def claim(self, guarantee: Guarantee) -> str:
+        """Returns in words what remains of a guarantee.
+
+        Args:
+          guarantee: the plan's.
+
+        Returns:
+          The statement at the plan's delta; at its epsilon, if there is none at its delta.
+        """
+        if self.epsilon_at_delta is None:
+            return f"({no_less(guarantee.epsilon)}, {no_less(self.delta_at_epsilon, 4)})-DP"
+        return f"({no_less(self.epsilon_at_delta, 4)}, {no_less(guarantee.delta)})-DP"
 
     def to_json(self, version: int = VERSION) -> dict[str, Any]:
         """Returns a JSON-ready dictionary.
@@ -276,8 +289,9 @@ class Plan:
     def statement(self) -> str:
         """The guarantee in words: of what, what is public, and the evidence."""
         if self.version == FIRST_VERSION:
-            words = self.evidence.first_words
-            return f"A run of {self.rounds} rounds that follows this plan is {self.guarantee}. {words}"
+            words, stated = self.evidence.first_words, self.guarantee
+            claim = f"({stated.epsilon:g}, {stated.delta:g})-DP under {stated.adjacency} adjacency"
+            return f"A run of {self.rounds} rounds that follows this plan is {claim}. {words}"
         run = f"A run of {self.rounds} rounds that follows this plan{self.evidence.proviso} is {self.guarantee}."
         if self.per_user is not None:
             run += " The unit is a user: neighbours differ in all examples of one user, of which at most "
@@ -320,10 +334,13 @@ class Plan:
     @property
     def leak_statement(self) -> str:
         """In words, the guarantee that remains if the batches become known."""
-        if self.leak.epsilon_at_delta is None:
-            claim = f"({self.guarantee.epsilon:g}, {self.leak.delta_at_epsilon:.4g})-DP"
+        if self.version != VERSION:  # as it was written
+            epsilon, delta = f"{self.guarantee.epsilon:g}", f"{self.leak.delta_at_epsilon:.4g}"
+            if self.leak.epsilon_at_delta is not None:
+                epsilon, delta = f"{self.leak.epsilon_at_delta:.4g}", f"{self.guarantee.delta:g}"
+            claim = f"({epsilon}, {delta})-DP"
         else:
-            claim = f"({self.leak.epsilon_at_delta:.4g}, {self.guarantee.delta:g})-DP"
+            claim = self.leak.claim(self.guarantee)
         return self.worded(
             f"If it becomes known which examples were in which batch, the same noise still gives {claim}."
         )
@@ -476,32 +493,55 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
         clipping=clipping.text("kind") if "kind" in value["clipping"] else FLAT,
     )
     plan.check()
-    _check_derived("if_batches_leak", plan.leak.to_json(version), leaked(plan).to_json(version))
+    leak = leaked(plan)
+    if version != VERSION:  # they counted truncation e^epsilon times, and so state no less than this
+        epsilon = _larger(plan.leak.epsilon_at_delta, leak.epsilon_at_delta)
+        leak = Leak(epsilon, max(plan.leak.delta_at_epsilon, leak.delta_at_epsilon))
+    _check_derived("if_batches_leak", plan.leak.to_json(version), leak.to_json(version))
     return plan
 
 
 def leaked(plan: Plan, runs: int = 1) -> Leak:
-    """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 9).
+    """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 14.3).
 
     Several runs, forked from each other, share batches and the noise of their first rounds (docs/math.md, 12.4).
     """
-    mu, guarantee = leaked_mu(plan) * math.sqrt(runs), plan.guarantee
-    truncation_delta = plan.truncation.delta(guarantee.epsilon, guarantee.adjacency)
-    delta = min(1.0, gaussian_delta(guarantee.epsilon, mu) + truncation_delta)
-    epsilon = gaussian_epsilon(guarantee.delta, mu)
-    for _ in range(100):  # what truncation costs grows with epsilon
-        room = guarantee.delta - plan.truncation.delta(epsilon, guarantee.adjacency)
-        if room <= 0:
-            return Leak(None, delta)
-        last, epsilon = epsilon, max(epsilon, gaussian_epsilon(room, mu))
-        if epsilon <= last:
-            return Leak(epsilon, delta)
-    return Leak(None, delta)
+    mu, lost = leaked_mu(plan) * math.sqrt(runs), displaced(plan)
+    delta = min(1.0, (1 - lost) * gaussian_delta(plan.guarantee.epsilon, mu) * (1 + 1e-9) + lost)
+    return Leak(epsilon_if_known(plan, plan.guarantee.delta, runs), delta)
+
+
+def epsilon_if_known(plan: Plan, delta: float, runs: int = 1) -> float | None:
+    """Returns an epsilon of a run at a delta if it is known who was in which batch.
+
+    Formal guarantee: docs/math.md, section 14.3, and 12.4 for several runs.
+
+    Args:
+      plan: the plan.
+      delta: where.
+      runs: how many runs of the plan were forked from each other, this one among them.
+
+    Returns:
+      The epsilon; None where truncation costs all of delta.
+    """
+    lost = displaced(plan)
+    room = (delta - lost) / (1 - lost) if lost < 1 else 0.0
+    return gaussian_epsilon(room * (1 - 1e-9), leaked_mu(plan) * math.sqrt(runs)) if room > 0 else None
+
+
+def displaced(plan: Plan) -> float:
+    """Probability that truncation makes another mechanism of the run; it does not where neighbours have one size."""
+    return 0.0 if plan.guarantee.adjacency.equal_sizes else plan.truncation.displacement
 
 
 def leaked_mu(plan: Plan) -> float:
     """Returns the mean shift of the Gaussian mechanism that is left if the batches are known, truncation aside."""
     return plan.run.mu_if_known(plan.guarantee.adjacency)
+
+
+def _larger(stated: float | None, derived: float | None) -> float | None:
+    """The larger of two epsilons, of which None is without end."""
+    return None if stated is None or derived is None else max(stated, derived)
 
 
 def _check_derived(name: str, stated: dict[str, Any], derived: dict[str, Any]) -> None:

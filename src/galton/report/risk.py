@@ -9,9 +9,9 @@ from typing import Any
 from scipy.special import ndtr, ndtri
 
 from galton.accountants import Curve
-from galton.gaussian import gaussian_delta, gaussian_epsilon
+from galton.gaussian import gaussian_delta
 from galton.plan import Plan
-from galton.plan.plan import leaked_mu
+from galton.plan.plan import displaced, epsilon_if_known, leaked_mu
 from galton.report.curves import DELTAS
 
 RATES = (0.001, 0.01, 0.1)
@@ -67,36 +67,16 @@ def risk_if_known(plan: Plan) -> Risk:
     Returns:
       The limits.
     """
-    mu, displaced = leaked_mu(plan), _displaced(plan)
+    mu, lost = leaked_mu(plan), displaced(plan)
     return Risk(
-        advantage=min(1.0, (1 - displaced) * gaussian_delta(0.0, mu) * (1 + 1e-9) + displaced),
-        true_positive_rates=tuple(_power(rate, mu, displaced) for rate in RATES),
-        epsilons=tuple(_epsilon(delta, mu, displaced) for delta in DELTAS),
+        advantage=min(1.0, (1 - lost) * gaussian_delta(0.0, mu) * (1 + 1e-9) + lost),
+        true_positive_rates=tuple(_power(rate, mu, lost) for rate in RATES),
+        epsilons=tuple(epsilon_if_known(plan, delta) for delta in DELTAS),
         mu=mu,
-        mu_delta=displaced,
+        mu_delta=lost,
         rho=mu * mu / 2,
-        rho_delta=displaced,
+        rho_delta=lost,
     )
-
-
-def epsilon_if_known(plan: Plan, delta: float) -> float | None:
-    """Returns an epsilon of a run at a delta if it is known who was in which batch.
-
-    Formal guarantee: docs/math.md, section 14.3.
-
-    Args:
-      plan: the plan.
-      delta: where.
-
-    Returns:
-      The epsilon; None where truncation costs all of delta.
-    """
-    return _epsilon(delta, leaked_mu(plan), _displaced(plan))
-
-
-def _displaced(plan: Plan) -> float:
-    """Probability that truncation makes another mechanism of the run; it does not where neighbours have one size."""
-    return 0.0 if plan.guarantee.adjacency.equal_sizes else plan.truncation.displacement
 
 
 def risk_if_secret(plan: Plan, curve: Curve) -> Risk:
@@ -165,17 +145,11 @@ def risk_of_curve(curve: Curve, rho: float | None, rho_delta: float) -> Risk:
     )
 
 
-def _power(rate: float, mu: float, displaced: float) -> float:
-    """The largest true-positive rate if, but for events of probability `displaced`, the test is of N(mu, 1)."""
-    if rate >= 1 - displaced:
+def _power(rate: float, mu: float, lost: float) -> float:
+    """The largest true-positive rate if, but for events of probability `lost`, the test is of N(mu, 1)."""
+    if rate >= 1 - lost:
         return 1.0
-    return min(1.0, (1 - displaced) * float(ndtr(ndtri(rate / (1 - displaced)) + mu)) * (1 + 1e-9) + displaced)
-
-
-def _epsilon(delta: float, mu: float, displaced: float) -> float | None:
-    """The epsilon of such a run: its delta is at most (1 - displaced) times the Gaussian one, plus displaced."""
-    room = (delta - displaced) / (1 - displaced) if displaced < 1 else 0.0
-    return gaussian_epsilon(room * (1 - 1e-9), mu) if room > 0 else None
+    return min(1.0, (1 - lost) * float(ndtr(ndtri(rate / (1 - lost)) + mu)) * (1 + 1e-9) + lost)
 
 
 def _least(first: float | None, second: float | None) -> float | None:

@@ -44,14 +44,9 @@ def together(plan: Plan, runs: int) -> str | None:
     """In words, the guarantee of a run and of those it was forked or copied from; None if there are none."""
     if runs == 1:
         return None
-    leak = leaked(plan, runs)
-    if leak.epsilon_at_delta is None:
-        claim = f"({plan.guarantee.epsilon:g}, {leak.delta_at_epsilon:.4g})-DP"
-    else:
-        claim = f"({leak.epsilon_at_delta:.4g}, {plan.guarantee.delta:g})-DP"
     return (
         f"This run alone is {plan.guarantee}. If the runs that it was forked, copied or moved from went on too, what "
-        f"all {runs} release together is {claim}."
+        f"all {runs} release together is {leaked(plan, runs).claim(plan.guarantee)}."
     )
 
 
