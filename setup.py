@@ -10,6 +10,14 @@ ROOT = Path(__file__).parent
 _LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!\w+:|#)([^)\s]+)\)")
 
 
+NO_SOURCE = (
+    "**Where the files are.** galton has no public repository yet. Files that are named here, such as `docs/start.md`,"
+    " are\nin the source distribution (`galton-*.tar.gz`, under *Download files*), which holds the whole checkout:\n"
+    "`make docs` in it builds the documentation as a site."
+)
+"""For readers of PyPI, after the first sentence."""
+
+
 def description(readme: str, source: str | None) -> str:
     """Returns the text for PyPI: relative links lead into the repository, or where it has no address are plain names.
 
@@ -26,7 +34,8 @@ def description(readme: str, source: str | None) -> str:
             return ""
         return f"`{path}`" if words == path else f"{words} (`{path}`)"
 
-    return _LINK.sub(absolute, readme)
+    start, *rest = _LINK.sub(absolute, readme).split("\n\n", 2)
+    return "\n\n".join([start, *rest[:1], *([] if source else [NO_SOURCE]), *rest[1:]])
 
 
 if __name__ == "__main__":

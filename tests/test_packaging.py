@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from galton.errors import GaltonError
+from galton.plots import check_plot_path, pyplot
+
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = [Requirement(line) for line in (ROOT / "requirements.lock").read_text().splitlines()]
@@ -73,6 +76,7 @@ def test_the_readme_on_pypi_has_no_link_into_a_checkout(source: str | None) -> N
     text = DESCRIPTION(README, source)
     assert not RELATIVE.search(text)
     assert "docs/plans.md" in text
+    assert ("no public repository yet" in text[:800]) == (source is None), "says where the files named are"
 
 
 def test_links_of_the_readme_on_pypi_lead_into_the_repository() -> None:
@@ -81,8 +85,8 @@ def test_links_of_the_readme_on_pypi_lead_into_the_repository() -> None:
         "See [plans](https://code.example/galton/blob/main/docs/plans.md), [this](#start), "
         "[the paper](https://paper.example)![, a plot](https://code.example/galton/raw/main/docs/plot.png)."
     )
-    assert (
-        DESCRIPTION(words, None) == "See plans (`docs/plans.md`), [this](#start), [the paper](https://paper.example)."
+    assert DESCRIPTION(words, None).startswith(
+        "See plans (`docs/plans.md`), [this](#start), [the paper](https://paper.example).\n\n"
     )
 
 
@@ -138,3 +142,12 @@ def test_pythons_that_are_named_are_those_that_were_tried() -> None:
     assert set(named) <= set(tried)
     assert f"Python {named[0]} to {named[-1]}" in (ROOT / "docs" / "start.md").read_text()
     assert set(named) == set(re.findall(r"python(3\.\d+)", re.findall(r"^PYTHONS .*$", MAKEFILE, re.MULTILINE)[0]))
+
+
+def test_a_plot_without_matplotlib_says_what_to_install_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for refused in (lambda: check_plot_path(tmp_path / "plot.png"), pyplot):
+        with pytest.raises(GaltonError, match=r"plot: needs matplotlib: pip install 'galton\[plot\]'"):
+            refused()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ FORMATS = (".png", ".pdf", ".svg")
 
 def pyplot() -> Any:
     """Returns matplotlib.pyplot, drawing to files only."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise GaltonError("plot: needs matplotlib: pip install 'galton[plot]'") from None
+    _need_matplotlib()
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot as loaded
 
@@ -25,6 +25,7 @@ def pyplot() -> Any:
 
 def check_plot_path(path: str | Path) -> Path:
     """Returns the path, refusing one that no plot can be written to; call it before the work begins."""
+    _need_matplotlib()
     target = Path(path)
     if target.suffix.lower() not in FORMATS:
         raise InvalidArgument("plot", str(path), "must end in " + ", ".join(FORMATS))
@@ -32,6 +33,12 @@ def check_plot_path(path: str | Path) -> Path:
         raise InvalidArgument("plot", str(path), "must be a file in a folder that exists")
     files.check_target(target)
     return target
+
+
+def _need_matplotlib() -> None:
+    """Says what to install; loads nothing, which would take a second."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise GaltonError("plot: needs matplotlib: pip install 'galton[plot]'")
 
 
 def save(figure: Any, path: Path) -> None:

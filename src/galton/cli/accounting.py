@@ -42,9 +42,8 @@ def _described(spec: str, strategy: Strategy, pair: DominatingPair) -> dict[str,
 
 def _words(spec: str, pair: DominatingPair) -> tuple[str, str]:
     epochs, merged = -(-pair.rounds // pair.bins), _merged(pair)
-    words = (
-        f"{spec}, {pair.rounds} rounds in {epochs} epochs of {pair.bins} batches, participation {pair.participation}"
-    )
+    passes = f"{epochs} {'epoch' if epochs == 1 else 'epochs'}"
+    words = f"{spec}, {pair.rounds} rounds in {passes} of {pair.bins} batches, participation {pair.participation}"
     return "mechanism", words + (f", {merged} bins merged into one mode" if merged > 1 else "")
 
 

@@ -137,7 +137,8 @@ def compare(
                 first.statement.standing.value + ("" if first.statement.is_guarantee else ": NOT a guarantee"),
             )
         )
-    words = f"{comparison.workload} root-mean-square error, {epochs} epochs of {bins} batches, delta {delta:g}"
+    passes = f"{epochs} {'epoch' if epochs == 1 else 'epochs'}"
+    words = f"{comparison.workload} root-mean-square error, {passes} of {bins} batches, delta {delta:g}"
     show.print_grid(words, header, rows)
     notes = [(name, f"left out: {reason}") for name, reason in comparison.skipped.items()] + [
         ("slow ones", "not computed: " + ", ".join(name for name in MECHANISMS if name not in DEFAULT))

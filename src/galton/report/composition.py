@@ -33,6 +33,12 @@ def disclose_composition(composed: Composed) -> Disclosure:
 
     Returns:
       The table, and the numbers for secret and for known batches.
+
+    Example:
+      >>> from galton import compose
+      >>> disclosure = disclose_composition(compose(["gaussian:sigma=3", "laplace:scale=50"], delta=1e-5))
+      >>> dict(disclosure.rows)["what is covered"]
+      'gaussian:sigma=3; laplace:scale=50.'
     """
     if composed.whole is None or not composed.releases:
         raise InvalidArgument("composed", composed.statement, "must be what compose returned, of at least one release")

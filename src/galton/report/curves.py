@@ -43,6 +43,13 @@ def privacy_curve(
 
     Returns:
       The curve, from epsilon 0 to REACH times the plan's, or to the last of the points for `deltas`.
+
+    Example:
+      >>> from galton import Guarantee, make_plan
+      >>> claim = Guarantee(2.0, 1e-5, "zero-out")
+      >>> plan = make_plan(claim, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity")
+      >>> 1.99 < privacy_curve(plan).epsilon(1e-5) < 2.01
+      True
     """
     options, guarantee = options or Options(), plan.guarantee
     cache = cache or default_cache()

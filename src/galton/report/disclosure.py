@@ -30,6 +30,13 @@ class Disclosure:
       known: risk if they become known, so that nothing is amplified; None if a release does not tell.
       amplified: whether the two differ.
       limits: where the limits for secret batches come from, and how sure they are.
+
+    Example:
+      >>> from galton import compose
+      >>> from galton.report import disclose_composition
+      >>> disclosure = disclose_composition(compose(["gaussian:sigma=3"], delta=1e-5))
+      >>> disclosure.figures()[1][0]
+      ('advantage of the best guess', '13.3%')
     """
 
     plan: str
@@ -136,6 +143,17 @@ def disclose(plan: Plan, curve: Curve) -> Disclosure:
 
     Returns:
       The table, and the numbers for secret and for known batches.
+
+    Example:
+      >>> from galton.report import privacy_curve
+      >>> from galton import Guarantee, make_plan
+      >>> claim = Guarantee(2.0, 1e-5, "zero-out")
+      >>> plan = make_plan(claim, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity")
+      >>> disclosure = disclose(plan, privacy_curve(plan))
+      >>> dict(disclosure.rows)["unit of privacy"]
+      'one example. A person with several is protected less.'
+      >>> round(disclosure.known.mu, 4)  # of the Gaussian mechanism that is (2, 1e-5)-DP
+      0.5016
     """
     return Disclosure(
         plan=plan.digest,

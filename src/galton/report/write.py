@@ -34,6 +34,9 @@ def write_report(
 
     Returns:
       The path of the file.
+
+    Example:
+      `write_report(load_plan("plan"), "report.html")`
     """
     target = check_output(output)
     pyplot()  # if matplotlib is missing, fail before the work begins
@@ -52,6 +55,14 @@ def write_sheet(disclosure: Disclosure, output: str | Path) -> Path:
 
     Returns:
       The path of the file.
+
+    Example:
+      >>> import tempfile
+      >>> from galton import compose
+      >>> from galton.report import disclose_composition
+      >>> disclosure = disclose_composition(compose(["gaussian:sigma=3"], delta=1e-5))
+      >>> write_sheet(disclosure, Path(tempfile.mkdtemp()) / "sheet.html").name
+      'sheet.html'
     """
     target = check_output(output)
     files.write_text(target, render_sheet(disclosure))
