@@ -94,6 +94,11 @@ def test_examples_of_several_users_are_refused(users: Any) -> None:
         group_by_user(users, per_user=1)
 
 
+def test_an_example_of_several_users_is_shown() -> None:
+    with pytest.raises(InvalidArgument, match=r"users = \"\('ann', 'bob'\) for one example\""):
+        group_by_user(["cid", ("ann", "bob")], per_user=1)
+
+
 # Plans
 
 
@@ -191,7 +196,7 @@ def test_a_plan_of_users_trains_on_users_only(plan: Plan, examples: Plan, tmp_pa
     with pytest.raises(InvalidArgument, match="users"):
         train(plan, tmp_path / "run", loss, PARAMS, data_of(17), optax.sgd(0.1), users=users)
     fewer = group_by_user(np.arange(16) // 2, per_user=2)
-    with pytest.raises(PlanViolated, match="examples = 8"):
+    with pytest.raises(PlanViolated, match="users = 8"):
         train(plan, tmp_path / "run", loss, PARAMS, data, optax.sgd(0.1), users=fewer)
 
 
@@ -232,6 +237,10 @@ def test_adapters_refuse_a_plan_of_users_without_users(plan: Plan, tmp_path: Pat
     model = torch.nn.Linear(3, 1)
     with pytest.raises(PlanViolated, match="group_by_user"):
         open_run(plan, tmp_path / "run", model, examples=16, clip_norm=1.0)
+    with pytest.raises(PlanViolated, match="group_by_user"):  # who forgets users passes the number of all examples
+        open_run(plan, tmp_path / "run", model, examples=24, clip_norm=1.0)
+    with pytest.raises(PlanViolated, match="users = 15: the plan was made for 16"):
+        open_run(plan, tmp_path / "run", model, examples=15, clip_norm=1.0, per_user=plan.per_user)
 
 
 # Opacus
@@ -353,7 +362,7 @@ def test_opacus_refuses_what_is_not_clipped_by_user(
         OpacusScript(examples, tmp_path, opacus_data)
     with pytest.raises(InvalidArgument, match="users = 27: must say to whom each example belongs, and there are 26"):
         OpacusScript(plan, tmp_path, data_of(26))
-    with pytest.raises(PlanViolated, match="examples = 8"):
+    with pytest.raises(PlanViolated, match="users = 8"):
         OpacusScript(plan, tmp_path, data_of(16), users=group_by_user(np.arange(16) // 2, per_user=2))
     script = OpacusScript(plan, tmp_path, opacus_data)
     rows = next(iter(script.loader))

@@ -112,9 +112,12 @@ def group_by_user(users: ArrayLike | Sequence[Any], per_user: int) -> Users:
     except ValueError:
         names = np.empty((0, 0))
     if names.ndim != 1 or names.dtype == object:
+        each = users if isinstance(users, list | tuple) else ()
         raise InvalidArgument(
             "users",
-            f"array of shape {names.shape}",
+            next(
+                (f"{of_one!r} for one example" for of_one in each if np.ndim(of_one)), f"array of shape {names.shape}"
+            ),
             "must have one user per example; leave out examples that belong to several, which none of them could have "
             "removed alone",
         )

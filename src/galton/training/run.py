@@ -176,7 +176,6 @@ class TrainingRun(Rounds):
                 "plan: its batches are slices of data that was shuffled once, in secret; read that by "
                 "galton.batching.stream and say shuffled=True, or plan balls-in-bins for data at hand"
             )
-        check_same("examples", examples, self.plan.examples)
         check_same("clip_norm", clip_norm, self.plan.clip_norm)
         check_same("clipping", clipping.kind, self.plan.clipping)
         self.clipping = clipping
@@ -190,6 +189,7 @@ class TrainingRun(Rounds):
                 "make_private(users=...) of galton.training.opacus, or a loop of your own with per_user=...; or plan "
                 "for the unit that you train with"
             )
+        check_same("examples" if per_user is None else "users", examples, self.plan.examples)
         layout_of(params)  # refuses what is no tree of arrays
         self.folder = Path(folder)
         self.trust: Trust = establish_trust(
