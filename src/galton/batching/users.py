@@ -116,7 +116,7 @@ def group_by_user(users: ArrayLike | Sequence[Any], per_user: int) -> Users:
         raise InvalidArgument(
             "users",
             next(
-                (f"{of_one!r} for one example" for of_one in each if np.ndim(of_one)), f"array of shape {names.shape}"
+                (f"{owners!r} for one example" for owners in each if np.ndim(owners)), f"array of shape {names.shape}"
             ),
             "must have one user per example; leave out examples that belong to several, which none of them could have "
             "removed alone",
