@@ -500,9 +500,14 @@ def test_trees_of_all_types_are_read_as_they_were_written(tmp_path: Path) -> Non
     assert float(load_tree(tmp_path / "first.npz", [jnp.float32(0), jnp.zeros(3, jnp.int32)])[0]) == 3.0
 
 
-def test_half_precision_and_random_keys_survive_a_kill(small_plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [jnp.bfloat16, None], ids=str)
+def test_half_precision_and_random_keys_survive_a_kill(small_plan: Plan, tmp_path: Path, moments: Any) -> None:
+    """Moments begin in the precision of parameters, and by default have that of gradients after the first update."""
     half = jax.tree.map(lambda part: part.astype(jnp.bfloat16), PARAMS)
-    optimizer = optax.chain(optax.add_noise(0.01, 0.5, jax.random.key(3)), optax.adam(0.1, mu_dtype=jnp.bfloat16))
+    optimizer = optax.chain(
+        optax.add_noise(0.01, 0.5, jax.random.key(3)),
+        optax.adamw(optax.cosine_decay_schedule(0.1, 6), mu_dtype=moments),
+    )
 
     def run(folder: str, **words: Any) -> Any:
         return train(small_plan, tmp_path / folder, loss, half, data(), optimizer, seed=5, **words)
