@@ -198,20 +198,20 @@ def test_kernels_in_half_precision_have_gradients_in_float32(result: Any) -> Non
 
 def of_conv(jaxpr: Any) -> list[Any]:
     """The axes of all convolutions of a program."""
-    found = [eqn.params["dimension_numbers"] for eqn in jaxpr.eqns if eqn.primitive.name == "conv_general_dilated"]
+    axes = [eqn.params["dimension_numbers"] for eqn in jaxpr.eqns if eqn.primitive.name == "conv_general_dilated"]
     for eqn in jaxpr.eqns:
         for part in jax.tree.leaves(list(eqn.params.values())):
             if hasattr(part, "jaxpr") or hasattr(part, "eqns"):
-                found += of_conv(getattr(part, "jaxpr", part))
-    return found
+                axes += of_conv(getattr(part, "jaxpr", part))
+    return axes
 
 
 @pytest.mark.parametrize("which", ["strided", "channels first", "mixed"])
 def test_convolutions_in_loops_have_the_form_that_is_fast_there(which: str) -> None:
     loss, params, images = convolving(which)
-    found = of_conv(jax.make_jaxpr(clipped_sum(loss, 1.0, 4))(params, images, np.ones(9, bool)).jaxpr)
-    assert len(found) >= 2  # there, and back
-    assert {tuple(numbers) for numbers in found} == {((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))}
+    axes = of_conv(jax.make_jaxpr(clipped_sum(loss, 1.0, 4))(params, images, np.ones(9, bool)).jaxpr)
+    assert len(axes) >= 2  # there, and back
+    assert {tuple(numbers) for numbers in axes} == {((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))}
 
 
 @pytest.mark.parametrize("options", [{"feature_group_count": 2}, {"lhs_dilation": (2, 1)}], ids=str)

@@ -164,14 +164,14 @@ def report(observe: Observe | None, losses: Tensor, factors: Factors, aux: dict[
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the parameters that are trained, by name: those of `named_parameters`, in a third of the time."""
-    found: dict[str, nn.Parameter] = {}
+    trained: dict[str, nn.Parameter] = {}
     seen: set[int] = set()
     for prefix, layer in model.named_modules():
         for name, weight in layer._parameters.items():
             if weight is not None and weight.requires_grad and id(weight) not in seen:
                 seen.add(id(weight))
-                found[f"{prefix}.{name}" if prefix else name] = weight
-    return found
+                trained[f"{prefix}.{name}" if prefix else name] = weight
+    return trained
 
 
 def clipped_sum(
