@@ -3,11 +3,12 @@
     python benchmarks/kills.py --kills 34                        # of every call
     python benchmarks/kills.py --kills 40 --jobs certify         # others keep the results that they have
 
-Commands (plan, optimize, certify, compare) and training runs (JAX on one device and on four, torch) are each started
-in a child and killed: half of the time at a moment drawn uniformly from how long an uninterrupted run takes, half of
-the time right before a random one of its operations on files. After up to six kills in a row the same call runs to
-its end. After every kill all files are read: each is absent, as it was, or new and whole. What the child had
-acknowledged (an attempt in the ledger, a round that had its noise, a saved round) must be on disk. After the run to
+Commands (plan, optimize, certify, compare) and training runs (JAX on one device and on four, torch, and each of the two
+in two processes) are each started in a child and killed: half of the time at a moment drawn uniformly from how long an
+uninterrupted run takes, half of the time right before a random one of its operations on files. Of two processes one is
+killed, either of them at random moments, and the other has to end by itself. After up to six kills in a row the same
+call runs to its end. After every kill all files are read: each is absent, as it was, or new and whole. What the child
+had acknowledged (an attempt in the ledger, a round that had its noise, a saved round) must be on disk. After the run to
 the end the folder has the files of an uninterrupted run and no others, and training ends in the same model, bit by
 bit.
 
@@ -24,6 +25,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -32,6 +34,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import torch
+import torch.distributed
 from jax.sharding import AxisType, NamedSharding
 
 import galton
@@ -60,6 +64,10 @@ IN_A_ROW = 6
 """Most kills before a run to the end."""
 LONGEST = 1200.0
 """Seconds after which a child hangs."""
+PATIENCE = 30
+"""Seconds that a process waits for the other to begin; by default JAX waits for 300."""
+GRACE = 120.0
+"""Seconds in which a process notices that the other was killed, and ends."""
 ROUNDS, SAVE_EVERY = 16, 3
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
@@ -76,17 +84,26 @@ class Acknowledgements:
         os.write(self._handle, (json.dumps([what, value]) + "\n").encode())
 
 
+@dataclass(frozen=True)
+class Rank:
+    """Which of the processes of a call a child is, and the port at which they meet."""
+
+    number: int
+    port: int
+
+
 class Job(ABC):
     """A call that is killed, and what must be true of its folder."""
 
     name: str
+    processes: int = 1
 
     @abstractmethod
     def prepare(self, place: Path) -> None:
         """Puts what is there before the first run into an empty folder."""
 
     @abstractmethod
-    def run(self, place: Path) -> None:
+    def run(self, place: Path, rank: Rank) -> None:
         """The call, in a child whose working directory is `place`."""
 
     @abstractmethod
@@ -112,7 +129,7 @@ class Command(Job):
         if self.old is not None:
             self.old(place / self.output)
 
-    def run(self, place: Path) -> None:
+    def run(self, place: Path, rank: Rank) -> None:
         with mock.patch.object(sys, "argv", ["galton", self.name, *self.words, self.output]):
             cli.main()
 
@@ -134,14 +151,16 @@ class Command(Job):
 class Training(Job):
     """A training run with a plan that was made before."""
 
-    def __init__(self, name: str, train: Callable[[Path], None], arrays: Callable[[Path], list[Any]]) -> None:
-        self.name, self._train, self._arrays = name, train, arrays
+    def __init__(
+        self, name: str, train: Callable[[Rank], None], arrays: Callable[[Path], list[Any]], processes: int = 1
+    ) -> None:
+        self.name, self._train, self._arrays, self.processes = name, train, arrays, processes
 
     def prepare(self, place: Path) -> None:
         pass
 
-    def run(self, place: Path) -> None:
-        self._train(place)
+    def run(self, place: Path, rank: Rank) -> None:
+        self._train(rank)
 
     def check(self, place: Path, promised: dict[str, Any]) -> list[str]:
         run = place / "run"
@@ -223,7 +242,7 @@ def journal_rounds(path: Path) -> tuple[int, int]:
     return released, max((line["saved"] for line in lines if "saved" in line), default=0)
 
 
-def train_jax(place: Path, devices: bool = False) -> None:
+def train_jax(rank: Rank, devices: bool = False) -> None:
     """Linear regression on 64 examples; on several devices, with data and model cut in two."""
     random_numbers = np.random.default_rng(0)
     rows = random_numbers.normal(size=(64, 8)).astype(np.float32)
@@ -245,13 +264,38 @@ def train_jax(place: Path, devices: bool = False) -> None:
     jax_training.train("../plan", "run", loss, params, (rows, targets), optimizer, **options)
 
 
-def train_jax_on_devices(place: Path) -> None:
+def train_jax_on_devices(rank: Rank) -> None:
     """The same on four devices, which JAX makes of the processor in a process that has computed nothing yet."""
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
-    train_jax(place, devices=True)
+    train_jax(rank, devices=True)
 
 
-def train_torch(place: Path) -> None:
+def train_jax_in_processes(rank: Rank) -> None:
+    """The same in two processes of two devices: each has half of the data."""
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
+    jax.distributed.initialize(
+        f"localhost:{rank.port}", 2, rank.number, initialization_timeout=PATIENCE, heartbeat_timeout_seconds=20
+    )
+    train_jax(rank, devices=True)
+    jax.distributed.shutdown()  # type: ignore[no-untyped-call]
+
+
+def train_torch_in_processes(rank: Rank) -> None:
+    """The same in two processes of torch, on gloo."""
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"tcp://localhost:{rank.port}",
+        rank=rank.number,
+        world_size=2,
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    train_torch(rank, distributed=True)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def train_torch(rank: Rank, distributed: bool = False) -> None:
     """The same in torch."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -263,7 +307,8 @@ def train_torch(place: Path) -> None:
     def loss(model: Any, rows: Any) -> torch.Tensor:
         return ((model(rows[0]).squeeze(-1) - rows[1]) ** 2).sum()
 
-    torch_training.train("../plan", "run", loss, model, data, optimizer, save_every=SAVE_EVERY, seed=7)
+    options: dict[str, Any] = {"save_every": SAVE_EVERY, "seed": 7, "distributed": distributed}
+    torch_training.train("../plan", "run", loss, model, data, optimizer, **options)
 
 
 def jax_arrays(path: Path) -> list[Any]:
@@ -343,6 +388,8 @@ def jobs() -> dict[str, Job]:
         Training("training with JAX", train_jax, jax_arrays),
         Training("training with JAX on 4 devices", train_jax_on_devices, jax_arrays),
         Training("training with torch", train_torch, torch_arrays),
+        Training("training with JAX in 2 processes", train_jax_in_processes, jax_arrays, processes=2),
+        Training("training with torch in 2 processes", train_torch_in_processes, torch_arrays, processes=2),
     ]
     return {job.name: job for job in listed}
 
@@ -352,31 +399,46 @@ def jobs() -> dict[str, Job]:
 
 @dataclass
 class Ended:
-    """How a child ended: its exit code or minus its signal, how long it took, what it promised and said."""
+    """How a call ended: exit code or minus the signal, how long it took, what it promised and said, who hung."""
 
     code: int
     seconds: float
     promised: dict[str, Any] = field(default_factory=dict)
     said: str = ""
+    hung: bool = False
 
 
-def in_child(job: Job, place: Path, after: float = LONGEST, at_operation: int = 0) -> Ended:
-    """Runs a job in a forked child; kills it after so many seconds, or right before that operation on files."""
+def in_child(job: Job, place: Path, after: float = LONGEST, at_operation: int = 0, victim: int = 0) -> Ended:
+    """Runs a job in forked children; kills one after so many seconds, or right before that operation on files."""
     reading, writing = os.pipe()
     said = place.with_suffix(".said")
-    begun = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX warns of forks; nothing has been computed here
-        child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _be_child(job, place, said, Acknowledgements(writing), at_operation)
+    said.unlink(missing_ok=True)
+    begun, port = time.perf_counter(), free_port() if job.processes > 1 else 0
+    children = []
+    for number in range(job.processes):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # JAX warns of forks; nothing has been computed here
+            children.append(os.fork())
+        if children[-1] == 0:
+            os.close(reading)
+            _be_child(job, place, said, Acknowledgements(writing), at_operation, Rank(number, port))
     os.close(writing)
-    code = _wait(child, begun + after)
+    code, _ = _wait(children[victim], begun + after)
     seconds = time.perf_counter() - begun
+    others = [_wait(child, time.perf_counter() + GRACE) for number, child in enumerate(children) if number != victim]
+    if code == 0:
+        code = next((other for other, _ in others if other), 0)
     with os.fdopen(reading) as pipe:
         promised = dict(json.loads(line) for line in pipe.read().splitlines())
-    return Ended(code, seconds, promised, said.read_text() if said.exists() else "")
+    words = said.read_text() if said.exists() else ""
+    return Ended(code, seconds, promised, words, any(hung for _, hung in others))
+
+
+def free_port() -> int:
+    """Returns a port of this machine that nobody uses."""
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        return int(taken.getsockname()[1])
 
 
 def apart(check: Callable[[], list[str]]) -> list[str]:
@@ -401,28 +463,30 @@ def apart(check: Callable[[], list[str]]) -> list[str]:
     return told
 
 
-def _wait(child: int, deadline: float) -> int:
+def _wait(child: int, deadline: float) -> tuple[int, bool]:
+    """Returns how a child ended, and whether it had to be killed at the deadline."""
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status), False
         if time.perf_counter() > deadline:
             os.kill(child, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), True
         time.sleep(0.002)
 
 
-def _be_child(job: Job, place: Path, said: Path, promise: Acknowledgements, at_operation: int) -> None:
+def _be_child(job: Job, place: Path, said: Path, promise: Acknowledgements, at_operation: int, rank: Rank) -> None:
     code = 1
     try:
-        output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(place)
         os.environ |= {"GALTON_STATE": str(place / "state"), "GALTON_CACHE": str(place / "cache"), "MPLBACKEND": "Agg"}
-        _promise_what_is_acknowledged(promise)
-        _count_operations(place, promise, at_operation)
-        job.run(place)
+        if rank.number == 0:  # it has the folder
+            _promise_what_is_acknowledged(promise)
+            _count_operations(place, promise, at_operation)
+        job.run(place, rank)
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0
@@ -520,7 +584,8 @@ def kill_often(job: Job, place: Path, kills: int, random_numbers: random.Random)
         promised: dict[str, Any] = {}
         for _ in range(random_numbers.randint(1, IN_A_ROW)):
             if random_numbers.random() < 0.5:
-                kind, ended = "timed", in_child(job, here, after=random_numbers.uniform(0, seconds))
+                victim = random_numbers.randrange(job.processes)
+                kind, ended = "timed", in_child(job, here, after=random_numbers.uniform(0, seconds), victim=victim)
             else:
                 kind, ended = "aimed", in_child(job, here, at_operation=random_numbers.randint(1, operations))
             if ended.code != -signal.SIGKILL:
@@ -529,6 +594,8 @@ def kill_often(job: Job, place: Path, kills: int, random_numbers: random.Random)
                     wrong.append(f"{here.name}: exit code {ended.code} after a kill: {ended.said[-500:]}")
                 break
             done[kind] += 1
+            if ended.hung:
+                wrong.append(f"{here.name}: a process did not notice in {GRACE:.0f} seconds that another was killed")
             promised |= ended.promised
             told = apart(partial(_after_a_kill, job, here, promised))
             wrong += [f"{here.name}: {words}" for words in told]
@@ -574,7 +641,7 @@ def prepare(place: Path) -> None:
         def prepare(self, place: Path) -> None:
             pass
 
-        def run(self, place: Path) -> None:
+        def run(self, place: Path, rank: Rank) -> None:
             claim = galton.Guarantee(4.0, 1e-3, galton.Adjacency.REPLACE)
             plan = galton.make_plan(
                 claim, examples=64, batch_size=8, epochs=2, batching="fixed-order", strategy="sqrt:4"

@@ -194,17 +194,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--models", nargs="*", default=list(MODELS), help="others keep the results that they have")
     parser.add_argument("--packages", nargs="*", default=list(PACKAGES))
     parser.add_argument("--opake", help="interpreter that has opake 0.16.1")
     parser.add_argument("--only", choices=["steps", "devices"])
+    parser.add_argument("--core", type=int, help="the core that all are pinned to; by default the first")
     parser.add_argument("--dry", action="store_true", help="write no result file")
     parser.add_argument("--noise-here", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.noise_here:
         print(json.dumps(noise_here(chosen.steps)))
         return
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.sched_setaffinity(0, {chosen.core if chosen.core is not None else min(os.sched_getaffinity(0))})
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     path = RESULTS / "training.json"
     old = json.loads(path.read_text())["rows"] if path.exists() else []
@@ -216,10 +217,22 @@ def main() -> None:
     if chosen.only != "steps":
         rows += devices(chosen.steps)
     if not chosen.dry:
-        kinds = {row["what"] for row in rows}
-        rows = [*rows, *(row for row in old if row["what"] not in kinds)]
-        write("training", rows, load_average=os.getloadavg()[0])
-        tables(rows)
+        write_merged(rows, old)
+
+
+def write_merged(rows: list[dict[str, Any]], old: list[dict[str, Any]]) -> None:
+    """Writes what was measured, with what is known of other models from earlier runs."""
+
+    def about(row: dict[str, Any]) -> tuple[str, str]:
+        return row["what"], row.get("model", "")
+
+    measured = {about(row) for row in rows}
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    merged = [row | {"date": date} for row in rows] + [row for row in old if about(row) not in measured]
+    order = [*(("step", model) for model in MODELS), ("noise", "")]
+    merged.sort(key=lambda row: order.index(about(row)))
+    write("training", merged, load_average=os.getloadavg()[0])
+    tables(merged)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -36,7 +37,7 @@ from galton.noise import (
 )
 from galton.noise import layout as layout_module
 from galton.noise.forms import Recomputed
-from galton.noise.hashing import content_hash, device_words
+from galton.noise.hashing import BLOCK, LARGE, content_hash, device_words
 from galton.noise.keys import apart
 from galton.noise.layout import Piece, layout_of
 from galton.noise.normals import ERROR, from_words, standard_normals
@@ -648,6 +649,45 @@ def test_a_hash_is_of_values_and_shapes_not_of_where_they_are(by: Callable[[Any]
     for scalar in (jnp.float32(1.5), jnp.bfloat16(1.5), np.float64(1.5)):
         assert by(scalar) == by(scalar) != by(-scalar)
     assert by([values, off]) != by([off, values])
+
+
+def test_every_bit_of_a_large_array_counts_wherever_it_lies() -> None:
+    generator = np.random.default_rng(4)
+    values = generator.normal(size=3 * BLOCK + LARGE // 4 + 5).astype(np.float32)
+    off = np.empty(len(values) + 1, np.float32)[1:]  # not where XLA wants arrays
+    off[:] = values
+    assert content_hash(values, key_from_seed(3)) == content_hash(off, key_from_seed(3))
+    assert content_hash(values, key_from_seed(3)) != content_hash(values, key_from_seed(4))
+    seen = {content_hash(values, key_from_seed(3))}
+    words = values.view(np.uint32)
+    for place in (0, BLOCK // 2 - 1, BLOCK // 2, BLOCK - 1, BLOCK, *generator.integers(len(words), size=20), -6, -1):
+        for bit in (0, 31):
+            words[place] ^= np.uint32(1 << bit)
+            seen.add(content_hash(values, key_from_seed(3)))
+            words[place] ^= np.uint32(1 << bit)
+    assert len(seen) == 1 + 2 * 27
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_digests_of_blocks_are_sums_of_products_of_words(dtype: Any) -> None:
+    """By Python's integers, for the four keys that Threefry makes of the run's."""
+    size = LARGE // np.dtype(dtype).itemsize + 7
+    values = np.random.default_rng(5).normal(size=size).astype(dtype)
+    secret = [np.asarray(word)[None] for word in apart(key_from_seed(3), 4)]
+    counter = [np.arange(4 * BLOCK, dtype=np.uint32), *[np.zeros(1, np.uint32)] * 3]
+    keys = [int(word) for word in block(secret, counter)[0]]
+    content = values.tobytes()
+    blocks = len(content) // (4 * BLOCK)
+    words = [int(word) for word in np.frombuffer(content[: 4 * blocks * BLOCK], np.uint32)]
+    digests = []
+    for time in range(4):
+        own, half = keys[time * BLOCK : (time + 1) * BLOCK], BLOCK // 2
+        for start in range(0, len(words), BLOCK):
+            lifted = [(word + key) % 2**32 for word, key in zip(words[start : start + BLOCK], own, strict=True)]
+            digests.append(sum(a * b for a, b in zip(lifted[:half], lifted[half:], strict=True)) % 2**64)
+    header = f"{values.dtype} {values.shape} ".encode()
+    expected = hashlib.sha256(header + content[4 * blocks * BLOCK :] + np.array(digests, "<u8").tobytes())
+    assert content_hash([values], key_from_seed(3)) == expected.digest()
 
 
 def test_words_of_devices_are_sums_of_threefry_blocks() -> None:

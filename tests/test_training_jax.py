@@ -130,6 +130,104 @@ def test_every_kind_of_clipping_is_that_of_a_plain_loop_for_any_use_of_a_paramet
             np.testing.assert_allclose(total[name], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+CONVOLUTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"x": (9, 8, 3), "k": (3, 2, 3, 4)},
+    "strided": {"x": (11, 12, 2), "k": (4, 3, 2, 5), "window_strides": (2, 3), "padding": ((3, 1), (0, 2))},
+    "dilated": {"x": (11, 12, 2), "k": (3, 3, 2, 2), "window_strides": (1, 2), "rhs_dilation": (2, 3)},
+    "cropped": {"x": (9, 9, 2), "k": (2, 2, 2, 3), "padding": ((-1, -2), (0, 1)), "window_strides": (2, 2)},
+    "wider than long": {"x": (9, 9, 2), "k": (2, 2, 2, 3), "padding": ((4, 3), (2, 5)), "window_strides": (3, 2)},
+    "channels first": {"x": (3, 9, 8), "k": (5, 3, 3, 2), "dimension_numbers": ("NCHW", "OIHW", "NCHW")},
+    "mixed": {"x": (9, 3, 8), "k": (2, 5, 3, 3), "dimension_numbers": ("HNCW", "WOHI", "NWCH")},
+    "signal": {"x": (20, 3), "k": (5, 3, 4), "dimension_numbers": ("NWC", "WIO", "NWC"), "window_strides": (3,)},
+    "volume": {"x": (6, 5, 7, 2), "k": (2, 3, 2, 2, 3), "dimension_numbers": ("NDHWC", "DHWIO", "NDHWC")},
+}
+
+
+def convolving(which: str) -> tuple[Any, Any, Any]:
+    """A loss with one convolution, parameters, and nine examples of two images each."""
+    known = dict(CONVOLUTIONS[which])
+    shape, kernel = known.pop("x"), known.pop("k")
+    axes = len(kernel) - 2
+    options: dict[str, Any] = {"window_strides": (1,) * axes, "padding": ((0, 0),) * axes}
+    options |= {"dimension_numbers": ("NHWC", "HWIO", "NHWC")} | known
+    place = options["dimension_numbers"][0].index("N")
+    generator = np.random.default_rng(6)
+    params = {"g": jnp.ones(()), "k": jnp.asarray(generator.normal(size=kernel), jnp.float32)}
+    images = jnp.asarray(generator.normal(size=(9, *shape[:place], 2, *shape[place:])), jnp.float32)
+
+    def loss(params: Any, image: jax.Array) -> jax.Array:
+        return jnp.sin(jax.lax.conv_general_dilated(jnp.tanh(params["g"] * image), params["k"], **options)).sum()
+
+    return loss, params, images
+
+
+@pytest.mark.parametrize("which", CONVOLUTIONS)
+def test_kernels_of_convolutions_are_clipped_as_by_a_plain_loop(which: str) -> None:
+    """The gain before the convolution needs the gradient of its input."""
+    loss, params, images = convolving(which)
+    total: Any = jax.jit(clipped_sum(loss, 10.0, 4))(params, images, np.arange(9) != 3)
+    expected = {name: np.zeros(np.shape(part)) for name, part in params.items()}
+    clipped = []
+    for image in [*images[:3], *images[4:]]:
+        gradient = {name: np.asarray(part, float) for name, part in jax.grad(loss)(params, image).items()}
+        norm = math.sqrt(sum(float(np.square(part).sum()) for part in gradient.values()))
+        clipped.append(norm > 10)
+        expected = {name: part + min(1.0, 10 / norm) * gradient[name] for name, part in expected.items()}
+    assert any(clipped)
+    for name, part in expected.items():
+        np.testing.assert_allclose(total[name], part, rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.parametrize("result", [jnp.bfloat16, jnp.float32])
+def test_kernels_in_half_precision_have_gradients_in_float32(result: Any) -> None:
+    _, params, images = convolving("plain")
+    numbers = ("NHWC", "HWIO", "NHWC")
+
+    def loss(params: Any, image: Any, dtype: Any = jnp.bfloat16, result: Any = result) -> jax.Array:
+        image, kernel = (params["g"] * image).astype(dtype), params["k"].astype(dtype)
+        options: Any = {"dimension_numbers": numbers, "preferred_element_type": result}
+        return jnp.sin(jax.lax.conv_general_dilated(image, kernel, (1, 1), "VALID", **options)).sum()
+
+    half = params | {"k": params["k"].astype(jnp.bfloat16)}
+    total = clipped_sum(loss, 1e9)(half, images, np.ones(9, bool))
+    assert total["k"].dtype == jnp.float32
+    wide = {name: part.astype(jnp.float32) for name, part in half.items()}
+    for name, part in jax.grad(lambda params: sum(loss(params, x, jnp.float32, None) for x in images))(wide).items():
+        assert float(jnp.abs(total[name] - part).max()) < 0.05 * float(jnp.abs(part).max())
+
+
+def of_conv(jaxpr: Any) -> list[Any]:
+    """The axes of all convolutions of a program."""
+    axes = [eqn.params["dimension_numbers"] for eqn in jaxpr.eqns if eqn.primitive.name == "conv_general_dilated"]
+    for eqn in jaxpr.eqns:
+        for part in jax.tree.leaves(list(eqn.params.values())):
+            if hasattr(part, "jaxpr") or hasattr(part, "eqns"):
+                axes += of_conv(getattr(part, "jaxpr", part))
+    return axes
+
+
+@pytest.mark.parametrize("which", ["strided", "channels first", "mixed"])
+def test_convolutions_in_loops_have_the_form_that_is_fast_there(which: str) -> None:
+    loss, params, images = convolving(which)
+    axes = of_conv(jax.make_jaxpr(clipped_sum(loss, 1.0, 4))(params, images, np.ones(9, bool)).jaxpr)
+    assert len(axes) >= 2  # there, and back
+    assert {tuple(numbers) for numbers in axes} == {((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))}
+
+
+@pytest.mark.parametrize("options", [{"feature_group_count": 2}, {"lhs_dilation": (2, 1)}], ids=str)
+def test_other_convolutions_are_left_to_jax(options: Any) -> None:
+    generator = np.random.default_rng(7)
+    kernel = jnp.asarray(generator.normal(size=(2, 2, 4 // options.get("feature_group_count", 1), 6)), jnp.float32)
+    images = jnp.asarray(generator.normal(size=(3, 5, 5, 4)), jnp.float32)
+    numbers = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), **options}
+
+    def loss(kernel: jax.Array, image: jax.Array) -> jax.Array:
+        return jnp.sin(jax.lax.conv_general_dilated(image[None], kernel, (1, 1), ((0, 0), (0, 0)), **numbers)).sum()
+
+    total = clipped_sum(loss, 1e9)(kernel, images, np.ones(3, bool))
+    np.testing.assert_allclose(total, jax.grad(lambda k: sum(loss(k, x) for x in images))(kernel), rtol=1e-4, atol=1e-4)
+
+
 def test_dense_layers_have_no_gradient_of_a_single_example_in_memory() -> None:
     def wide(params: Any, x: jax.Array) -> jax.Array:
         return jnp.tanh(jnp.tanh(x @ params["w"]) @ params["v"]).sum()
@@ -402,9 +500,14 @@ def test_trees_of_all_types_are_read_as_they_were_written(tmp_path: Path) -> Non
     assert float(load_tree(tmp_path / "first.npz", [jnp.float32(0), jnp.zeros(3, jnp.int32)])[0]) == 3.0
 
 
-def test_half_precision_and_random_keys_survive_a_kill(small_plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [jnp.bfloat16, None], ids=str)
+def test_half_precision_and_random_keys_survive_a_kill(small_plan: Plan, tmp_path: Path, moments: Any) -> None:
+    """Moments begin in the precision of parameters, and by default have that of gradients after the first update."""
     half = jax.tree.map(lambda part: part.astype(jnp.bfloat16), PARAMS)
-    optimizer = optax.chain(optax.add_noise(0.01, 0.5, jax.random.key(3)), optax.adam(0.1, mu_dtype=jnp.bfloat16))
+    optimizer = optax.chain(
+        optax.add_noise(0.01, 0.5, jax.random.key(3)),
+        optax.adamw(optax.cosine_decay_schedule(0.1, 6), mu_dtype=moments),
+    )
 
     def run(folder: str, **words: Any) -> Any:
         return train(small_plan, tmp_path / folder, loss, half, data(), optimizer, seed=5, **words)

@@ -72,6 +72,6 @@ def key_from_bytes(raw: bytes) -> jax.Array:
 
 
 def apart(key: jax.Array, purpose: int) -> jax.Array:
-    """Returns words of a key that no normals are made of, for a purpose of their own (1 to 3 are taken)."""
+    """Returns words of a key that no normals are made of, for a purpose of their own (1 to 4 are taken)."""
     counter = (jnp.uint32(purpose), jnp.uint32(0), jnp.uint32(0), jnp.uint32(APART))
     return jnp.stack(threefry.block(tuple(key), counter))

@@ -219,7 +219,8 @@ class Layout:
 
     def put(self, wholes: list[NDArray[Any]], rows: list[NDArray[Any]]) -> None:
         """Puts the rows of all devices, or of the process that has these parts, to their places."""
-        parts = [part.reshape(len(part), self.mesh.size if self.mesh else 1, -1) for part in rows]
+        devices = self.mesh.size if self.mesh else 1
+        parts = [part.reshape(len(part), devices, part.shape[1] // devices) for part in rows]  # there may be no row
         for group, device, places, local in self._slices():
             wholes[group][:, places] = parts[group][:, device, local]
 
@@ -233,7 +234,7 @@ class Layout:
         ]
         for group, device, places, local in self._slices():
             rows[group][:, device, local] = wholes[group][:, places]
-        flat = [part.reshape(len(part), -1) for part in rows]
+        flat = [part.reshape(len(part), part.shape[1] * part.shape[2]) for part in rows]
         if self.mesh is None:
             return [jnp.array(part) for part in flat]
         sharding = NamedSharding(self.mesh, self._rows)

@@ -80,6 +80,7 @@ class NoiseRun:
         renew: bool = True,
     ) -> None:
         self.noise, self._path = noise, Path(folder) / "noise.npz"
+        self._read: tuple[NoiseState, int] | None = None
         self._lock = open_exclusively(Path(folder) / "noise.lock")
         try:
             self._open_or_begin(params, plan, key, strict, renew)
@@ -153,7 +154,9 @@ class NoiseRun:
     @property
     def round(self) -> int:
         """The round whose noise comes next, counted from 0."""
-        return int(self._state.round)
+        if self._read is None or self._read[0] is not self._state:  # to fetch it from JAX takes longer than to look
+            self._read = self._state, int(self._state.round)
+        return self._read[1]
 
     @property
     def state(self) -> NoiseState:

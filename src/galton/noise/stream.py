@@ -27,6 +27,9 @@ MARGIN = 1 + 2.0**-20
 """All noise is multiplied by this factor, which exceeds 1 + ERROR: rounding of normals never makes it too small."""
 assert MARGIN > 1 + ERROR
 
+WIDE = {"xla_cpu_prefer_vector_width": 512}
+"""XLA keeps to 256 bits on processors with 512, where normals then take twice as long. Their bits are the same."""
+
 
 @partial(jax.tree_util.register_dataclass, data_fields=["keys", "since", "round", "buffers"], meta_fields=["layout"])
 @dataclass(frozen=True, eq=False)
@@ -185,7 +188,7 @@ class CorrelatedNoise:
     def step(self) -> Callable[[NoiseState], tuple[Tree, NoiseState]]:
         """`next`, compiled. It updates buffers in place: do not use a state again after passing it to `step`."""
 
-        @partial(jax.jit, donate_argnums=(0,))
+        @partial(jax.jit, donate_argnums=(0,), compiler_options=WIDE)
         def advance(buffers: list[jax.Array], rest: NoiseState) -> tuple[Tree, NoiseState]:
             return self.next(replace(rest, buffers=buffers))
 

@@ -24,6 +24,7 @@ try:
 except ModuleNotFoundError:
     raise MissingExtra("galton.training.jax", "optax", "jax") from None
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from galton.batching import Users
@@ -227,7 +228,7 @@ def train(
             raise InvalidArgument(name, True, "needs a loss; with clipped=, do it there")
     sharding = None if sharding is None else automatic(sharding)
     params = params if sharding is None else on_mesh(params, sharding)
-    state: tuple[Tree, Tree] = (params, optimizer.init(params))
+    state: tuple[Tree, Tree] = _settled((params, optimizer.init(params)), optimizer)
     state = state if sharding is None else on_mesh(state, sharding)
     measured = bool(diagnostics)
     summed = _sum_of(plan, loss, clipped, clipping, source, micro_batch_size, constant_time, measured, sharding)
@@ -324,6 +325,26 @@ def _step_of(optimizer: optax.GradientTransformation, expected_batch_size: float
         return optax.apply_updates(params, updates), inner
 
     return step
+
+
+def _settled(state: tuple[Tree, Tree], optimizer: optax.GradientTransformation) -> tuple[Tree, Tree]:
+    """Widens the state of an optimiser to what its first update would: moments of half-precision parameters, say.
+
+    So a checkpoint has the types of the state that a run which is taken up again begins with.
+    """
+
+    def sum_of(leaf: Any) -> jax.ShapeDtypeStruct:
+        dtype = jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype)  # type: ignore[no-untyped-call]
+
+    sums = jax.tree.map(sum_of, state[0])
+    after = jax.eval_shape(_step_of(optimizer, 1.0), state, sums, sums)
+
+    def widened(leaf: Any, later: Any) -> Any:
+        differs = jnp.issubdtype(later.dtype, jnp.floating) and jnp.result_type(leaf) != later.dtype
+        return jnp.asarray(leaf, later.dtype) if differs else leaf
+
+    return state[0], jax.tree.map(widened, state[1], after[1])
 
 
 def _report(turn: int, measures: dict[str, Any], folder: Path, receive: bool | Receiver) -> None:

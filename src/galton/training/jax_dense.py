@@ -3,7 +3,8 @@
 Where a parameter is used once, in a product with a vector, the gradient of one example is the outer product of that
 vector with the gradient of the product's result. Its norm is the product of two norms, and a weighted sum over examples
 is one matrix product. What is summed is what norms were taken of (docs/math.md, section 19, for one position). All
-other parameters have gradients of single examples, as `jax.grad` makes them.
+other parameters have gradients of single examples: those of kernels that are used in one convolution are made from its
+input and the gradient of its result (`jax_convolutions.py`), all others as `jax.grad` makes them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from galton.noise.layout import Tree
+from galton.training.jax_convolutions import Convolution
 
 ERROR = 1.01 * 2.0**-23
 """Twice the rounding error of one operation in float32, with room for that of norms."""
@@ -38,11 +40,17 @@ class Gradient(NamedTuple):
     leaves: list[jax.Array | Pair]
 
 
+class Product(NamedTuple):
+    """A product of a parameter with a vector: the axes of the parameter that are summed."""
+
+    axes: tuple[int, ...]
+
+
 class Use(NamedTuple):
-    """A product of a parameter with a vector: which parameter, the axes that are summed, shape of the result."""
+    """How a parameter is used: which, in what, and the shape of the result."""
 
     number: int
-    axes: tuple[int, ...]
+    kind: Product | Convolution
     shape: tuple[int, ...]
     dtype: Any
 
@@ -59,6 +67,8 @@ class Program:
       dense: parameters whose gradients are pairs, by number, with the product that each is used in.
     """
 
+    dense: dict[int, Product]
+
     def __init__(self, loss: Callable[[Tree, Tree], Any], params: Tree, example: Tree) -> None:
         closed, self._result = jax.make_jaxpr(loss, return_shape=True)(params, example)
         self._closed: ClosedJaxpr = closed
@@ -67,7 +77,8 @@ class Program:
         barred: set[int] = set()
         uses = list(_uses(closed.jaxpr, {var: number for number, var in enumerate(invars)}, barred))
         times = Counter(use.number for use in uses)
-        self.dense = {use.number: use for use in uses if use.number not in barred and times[use.number] == 1}
+        self._known = {use.number: use for use in uses if use.number not in barred and times[use.number] == 1}
+        self.dense = {number: use.kind for number, use in self._known.items() if isinstance(use.kind, Product)}
 
     def gradient(self, params: Sequence[Any], example: Sequence[Any]) -> tuple[jax.Array, Any, Gradient]:
         """Returns loss, aux and gradient of one example.
@@ -79,24 +90,29 @@ class Program:
         Returns:
           The loss, aux, and the gradient.
         """
-        rest = {number: leaf for number, leaf in enumerate(params) if number not in self.dense}
-        probes = {number: jnp.zeros(use.shape, use.dtype) for number, use in self.dense.items()}
+        rest = {number: leaf for number, leaf in enumerate(params) if number not in self._known}
+        probes = {number: jnp.zeros(use.shape, use.dtype) for number, use in self._known.items()}
 
         def forward(rest: dict[int, Any], probes: dict[int, Any]) -> Any:
-            vectors: dict[int, Any] = {}
+            inputs: dict[int, Any] = {}
             given = [rest.get(number, leaf) for number, leaf in enumerate(params)]
-            tracked = {self._closed.jaxpr.invars[number]: number for number in self.dense}
-            flat = _evaluated(self._closed.jaxpr, self._closed.consts, [*given, *example], tracked, probes, vectors)
+            tracked = {self._closed.jaxpr.invars[number]: number for number in self._known}
+            flat = _evaluated(self._closed.jaxpr, self._closed.consts, [*given, *example], tracked, probes, inputs)
             value, aux = jax.tree.unflatten(jax.tree.structure(self._result), flat)
-            return value, (aux, vectors)
+            return value, (aux, inputs)
 
         differentiated = jax.value_and_grad(forward, argnums=(0, 1), has_aux=True)
-        (value, (aux, vectors)), (arrays, outputs) = differentiated(rest, probes)
-        leaves = [
-            Pair(vectors[number].reshape(-1), outputs[number].reshape(-1)) if number in self.dense else arrays[number]
-            for number in range(self._size)
-        ]
-        return value, aux, Gradient(leaves)
+        (value, (aux, inputs)), (arrays, outputs) = differentiated(rest, probes)
+
+        def leaf(number: int) -> jax.Array | Pair:
+            if number not in self._known:
+                return arrays[number]
+            kind = self._known[number].kind
+            if isinstance(kind, Convolution):
+                return kind.gradient(inputs[number], outputs[number])
+            return Pair(inputs[number].reshape(-1), outputs[number].reshape(-1))
+
+        return value, aux, Gradient([leaf(number) for number in range(self._size)])
 
     def whole(self, number: int, pair: Pair, like: Any) -> jax.Array:
         """Returns the sum over examples of the gradients that pairs stand for.
@@ -109,10 +125,10 @@ class Program:
         Returns:
           An array of the parameter's shape.
         """
-        use = self.dense[number]
+        axes = self.dense[number].axes
         product = jnp.matmul(pair.left.T, pair.right, precision=jax.lax.Precision.HIGHEST)
-        free = [axis for axis in range(like.ndim) if axis not in use.axes]
-        order = (*use.axes, *free)
+        free = [axis for axis in range(like.ndim) if axis not in axes]
+        order = (*axes, *free)
         shaped = product.reshape([like.shape[axis] for axis in order])
         return shaped.transpose([order.index(axis) for axis in range(like.ndim)])
 
@@ -136,7 +152,7 @@ def _length(array: jax.Array) -> jax.Array:
 
 
 def _uses(jaxpr: Jaxpr, tracked: dict[Var, int], barred: set[int]) -> Iterator[Use]:
-    """Yields products of parameters with vectors; parameters that are used in any other way are barred."""
+    """Yields products and convolutions of parameters; parameters that are used in any other way are barred."""
     for eqn in jaxpr.eqns:
         numbers = [tracked.get(var) if isinstance(var, Var) else None for var in eqn.invars]
         if all(number is None for number in numbers):
@@ -152,7 +168,7 @@ def _uses(jaxpr: Jaxpr, tracked: dict[Var, int], barred: set[int]) -> Iterator[U
             continue
         number, result = numbers[place], _array(eqn.outvars[0])
         assert number is not None
-        yield Use(number, tuple(eqn.params["dimension_numbers"][0][place]), tuple(result.shape), result.dtype)
+        yield Use(number, _kind(eqn, place), tuple(result.shape), result.dtype)
     barred.update(tracked[var] for var in jaxpr.outvars if isinstance(var, Var) and var in tracked)
 
 
@@ -164,17 +180,25 @@ def _array(var: Any) -> jax.core.ShapedArray:
 
 
 def _place_of_parameter(eqn: JaxprEqn, numbers: list[int | None]) -> int | None:
-    """Returns which operand of a product of a parameter with a vector the parameter is; None if it is no such product.
+    """Returns which operand the parameter is, of a product with a vector or a convolution; None if it is neither.
 
-    All axes of the other operand are summed, in the order in which they lie.
+    In a product all axes of the other operand are summed, in the order in which they lie.
     """
-    if eqn.primitive.name != "dot_general" or None not in numbers:
+    if None not in numbers:
         return None
     place = 0 if numbers[0] is not None else 1
-    summed, together = eqn.params["dimension_numbers"]
     other = _array(eqn.invars[1 - place])
+    if not jnp.issubdtype(other.dtype, jnp.floating):
+        return None
+    if eqn.primitive.name != "dot_general":
+        return place if place == 1 and Convolution.of(eqn) is not None else None
+    summed, together = eqn.params["dimension_numbers"]
     plain = not any(together) and tuple(summed[1 - place]) == tuple(range(other.ndim))
-    return place if plain and jnp.issubdtype(other.dtype, jnp.floating) else None
+    return place if plain else None
+
+
+def _kind(eqn: JaxprEqn, place: int) -> Product | Convolution:
+    return Convolution.of(eqn) or Product(tuple(eqn.params["dimension_numbers"][0][place]))
 
 
 def _evaluated(
@@ -183,9 +207,9 @@ def _evaluated(
     args: Sequence[Any],
     tracked: dict[Var, int],
     probes: dict[int, Any],
-    vectors: dict[int, Any],
+    inputs: dict[int, Any],
 ) -> list[Any]:
-    """Runs a program. Probes are added to results of products with tracked parameters; the other operands are noted."""
+    """Runs a program. Probes are added to results of what tracked parameters are used in; the inputs are noted."""
     known: dict[Var, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
 
     def read(var: Any) -> Any:
@@ -200,13 +224,15 @@ def _evaluated(
             inner = eqn.params["jaxpr"]
             named = zip(inner.jaxpr.invars, numbers, strict=True)
             below = {var: number for var, number in named if number is not None}
-            results = _evaluated(inner.jaxpr, inner.consts, values, below, probes, vectors)
+            results = _evaluated(inner.jaxpr, inner.consts, values, below, probes, inputs)
         else:
             place = 0 if numbers[0] is not None else 1
             number = numbers[place]
             assert number is not None
-            vectors[number] = values[1 - place]
-            results = [_bound(eqn, values)[0] + probes[number]]
+            inputs[number] = values[1 - place]
+            convolution = Convolution.of(eqn)
+            made = _bound(eqn, values)[0] if convolution is None else convolution.apply(*values)
+            results = [made + probes[number]]
         known.update(zip(eqn.outvars, results, strict=True))
     return [read(var) for var in jaxpr.outvars]
 

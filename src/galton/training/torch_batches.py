@@ -250,11 +250,12 @@ class _PaddedData(Dataset[Any]):
         self._stream = self._stream or _Stream(self._data.content)
         return self._stream.take(indices, epoch)
 
-    def _collated(self, indices: NDArray[np.integer[Any]], epoch: int) -> Any:
+    def _collated(self, indices: NDArray[np.integer[Any]], epoch: int, seed: int) -> Any:
         data, collate = self._data.content, self._collate.content
-        if type(data) is TensorDataset and collate is collate_examples:  # ten times as fast
+        if type(data) is TensorDataset and collate is collate_examples:  # ten times as fast, and nothing is random
             return [tensor[torch.from_numpy(indices)] for tensor in data.tensors]
-        return collate(self._take(indices.tolist(), epoch))
+        with seeded(seed):
+            return collate(self._take(indices.tolist(), epoch))
 
     def __getitems__(self, micro_batch: _MicroBatch) -> PaddedBatch:
         batch = micro_batch.batch
@@ -263,8 +264,7 @@ class _PaddedData(Dataset[Any]):
         indices, present = units[:, None], np.ones((len(units), 1), bool)
         if self._users is not None:
             indices, present = self._users.rows(units, batch.round // self._bins)
-        with seeded(micro_batch.seed):
-            collated = self._collated(indices.ravel(), batch.round // self._bins)
+        collated = self._collated(indices.ravel(), batch.round // self._bins, micro_batch.seed)
 
         def pad(leaf: Any) -> Tensor:
             shape = tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__

@@ -30,7 +30,6 @@ from galton.training.torch_clipping import (
     is_full_precision,
     micro_batches,
     report,
-    trainable,
     with_aux,
     zero_sums,
 )
@@ -52,23 +51,39 @@ class _Call(NamedTuple):
     edge: GradientEdge
 
 
-def check_layers(model: nn.Module) -> None:
-    """Raises `InvalidArgument` for a model with trainable parameters that ghost clipping cannot clip.
+class _Layer(NamedTuple):
+    """A layer whose parameters, some of them at least, are trained: its name, and theirs."""
+
+    name: str
+    module: nn.Module
+    weights: dict[str, nn.Parameter]
+
+
+def trained_layers(model: nn.Module) -> list[_Layer]:
+    """Returns layers with trainable parameters; raises `InvalidArgument` for those that ghost clipping cannot clip.
 
     Args:
       model: the model.
+
+    Returns:
+      The layers, with the trainable parameters of each by their names in the model.
     """
-    wrong = [
-        f"{name or 'the model'} ({type(layer).__name__}) {reason}"
-        for name, layer in model.named_modules()
-        if (reason := objection(layer))
-    ]
+    wrong, layers = [], []
     owners: dict[int, str] = {}
     for name, layer in model.named_modules():
-        for weight in layer.parameters(recurse=False):
+        if reason := objection(layer):
+            wrong.append(f"{name or 'the model'} ({type(layer).__name__}) {reason}")
+        own = {}
+        for part, weight in layer._parameters.items():
+            if weight is None:
+                continue
             first = owners.setdefault(id(weight), name)
             if first != name and weight.requires_grad:
                 wrong.append(f"{first} and {name} share a parameter")
+            if weight.requires_grad:
+                own[f"{name}.{part}" if name else part] = weight
+        if own:
+            layers.append(_Layer(name, layer, own))
     if wrong:
         raise InvalidArgument(
             "model",
@@ -76,6 +91,7 @@ def check_layers(model: nn.Module) -> None:
             "must have trainable parameters in linear, embedding, convolution and normalising layers only for ghost "
             "clipping; freeze the others, or train without it",
         )
+    return layers
 
 
 def ghost_clipped_sum(
@@ -124,8 +140,8 @@ def ghost_clipped_sum(
       ['1.500', '0.000']
     """
     clipping = clipping or Clipping()
-    check_layers(model)
-    weights = trainable(model)
+    layers = trained_layers(model)
+    weights = {name: weight for layer in layers for name, weight in layer.weights.items()}
     groups = clipping.groups(clip_norm, weights)
     total: dict[str, Tensor] = {}
     scratch = _scratch.setdefault(model, Scratch())
@@ -133,7 +149,7 @@ def ghost_clipped_sum(
         rows, counted = part if span > 1 else (part, None)
         if counted is not None:
             rows, counted = tree_map(lambda leaf: leaf.flatten(0, 1), rows), counted.flatten()
-        with _noting(model) as calls, torch.enable_grad():
+        with _noting(layers) as calls, torch.enable_grad():
             losses, aux = with_aux(loss(model, rows))
         _check_losses(losses, present.shape[0] * span)
         wanted = losses if counted is None else torch.where(counted, losses, 0.0)
@@ -162,8 +178,8 @@ def ghost_clipped_sum(
 
 
 @contextmanager
-def _noting(model: nn.Module) -> Iterator[list[_Call]]:
-    """Notes all uses of layers with trainable parameters inside a block."""
+def _noting(layers: list[_Layer]) -> Iterator[list[_Call]]:
+    """Notes all uses of layers inside a block."""
     calls: list[_Call] = []
 
     def note(name: str) -> Any:
@@ -177,11 +193,7 @@ def _noting(model: nn.Module) -> Iterator[list[_Call]]:
 
         return hook
 
-    handles = [
-        layer.register_forward_hook(note(name), always_call=False)
-        for name, layer in model.named_modules()
-        if any(weight.requires_grad for weight in layer.parameters(recurse=False))
-    ]
+    handles = [layer.module.register_forward_hook(note(layer.name), always_call=False) for layer in layers]
     try:
         yield calls
     finally:

@@ -300,7 +300,7 @@ def objection(layer: nn.Module) -> str:
     """
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
         return "mixes the examples of a batch"
-    own = {name for name, weight in layer.named_parameters(recurse=False) if weight.requires_grad}
+    own = {name for name, weight in layer._parameters.items() if weight is not None and weight.requires_grad}
     if not own:
         return ""
     kind = next((kind for kind in type(layer).__mro__ if kind in RULES), None)

@@ -220,9 +220,9 @@ class PrivateOptimizer(Optimizer):
             self._skipped = range(turn, self.run.round)
             self.zero_grad()
             return
+        torch._foreach_div_(list(noisy.values()), self.run.plan.expected_batch_size)
         for name, weight in self._weights.items():
-            mean = noisy[name].div_(self.run.plan.expected_batch_size).to(weight.dtype)
-            weight.grad = like(weight, mean)
+            weight.grad = like(weight, noisy[name].to(weight.dtype))
         self._inner.step()
         self.zero_grad()
 
@@ -281,7 +281,10 @@ def noisy_sum(run: AnyRun, total: dict[str, Tensor]) -> dict[str, Tensor]:
     if isinstance(run, SharedRun):
         return run.noisy(total)
     noise = run.noise(as_arrays(total))
-    return {name: part.add_(from_dlpack(noise[name]).to(part.device)) for name, part in total.items()}
+    torch._foreach_add_(
+        list(total.values()), [from_dlpack(noise[name]).to(part.device) for name, part in total.items()]
+    )
+    return total
 
 
 def check_holds(optimizer: Optimizer, model: nn.Module) -> dict[str, nn.Parameter]:
