@@ -476,6 +476,7 @@ def test_the_noise_level_has_the_right_gradient(adjacency: Adjacency) -> None:
         statistic = problem.statistic(parameters)
         level = design(problem, parameters, target, "test", 4096)
         gradient = level(statistic).gradient
+        assert level.value(statistic) == pytest.approx(level(statistic).log_sigma, abs=1e-4)
         random = np.random.default_rng(3)
         for _ in range(3):
             way = random.normal(size=statistic.shape) * statistic

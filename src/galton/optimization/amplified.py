@@ -152,8 +152,8 @@ def optimize(
         min-separation:auto S is chosen, for `toeplitz` and `toeplitz+scale` with the number of bands.
       estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`); for
         redrawn bins and min-separation tilted only.
-      samples: samples per direction and iteration; None for the default, 4096 (where tilted is the only estimator 2048,
-        and down to 512 for more than 512 rounds).
+      samples: samples per direction and iteration; None for the default, 4096 (where tilted is the only estimator 1024,
+        and down to 256 for more than 512 rounds).
       iterations: the most iterations per descent; 0 for the default, 60 (300 for `paper`).
       refreshes: how many descents at most, each on new draws, twice as many; 0 for the default, 3.
       start: a member of the family to start from.
