@@ -300,11 +300,12 @@ class Run:
         """The start with the least objective on fresh draws; the noise of one is where to look for that of the next."""
         values: list[float] = []
         guess: float | None = None
+        few = min(1 << 11, 4 * self.participation.samples(self.bins, problem.family.rounds))
         try:
             for start in starts:
                 loudness = math.log(self.participation.sensitivity(problem.statistic(start)))
                 nearby = None if guess is None else guess + loudness
-                known = judge(problem, start, self.target, "start", 1 << 11, nearby)
+                known = judge(problem, start, self.target, "start", few, nearby)
                 values.append(known.value)
                 guess = known.log_sigma - loudness
         except KeyboardInterrupt:

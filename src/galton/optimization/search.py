@@ -23,7 +23,7 @@ _UNIT = 0.1
 """Parameters are measured in this unit, so that the first step of a descent, a multiple of the gradient, is short."""
 _APPROACHES = 20
 _FEW = 1 << 10
-"""Draws of one step of an approach."""
+"""Draws of one step of an approach, at most."""
 _NEAR = 0.05
 """A noise level this far, in log sigma, from the one that draws were designed for is what they say."""
 _ATTEMPTS = 4
@@ -32,7 +32,7 @@ _SETTLED = 1e-3
 """A search ends when a descent changed the objective (a logarithm) by less than this on fresh draws."""
 _SHARES = (1.0, 0.5, 0.25)
 """How much of the way that a descent went is tried, if fresh draws see no gain at its end."""
-_FEWEST_JUDGED = 1 << 9
+_FEWEST_JUDGED = 1 << 8
 """A point is judged by four times the samples of the search, but of no fewer than this, and no more than the usual."""
 _WALL = 1.0
 """The objective (a logarithm) is cut off this far above its best value, also where it cannot be computed."""
@@ -111,7 +111,9 @@ def design(
             pass
     longest, before = math.inf, 0.0
     for index in range(_APPROACHES):
-        step = draws(log_sigma, f"{purpose} approach {index}", _FEW, quick).newton_step(statistic, log_sigma)
+        step = draws(log_sigma, f"{purpose} approach {index}", min(_FEW, samples), quick).newton_step(
+            statistic, log_sigma
+        )
         if step * before < 0:
             longest = abs(before) / 2
         step = before = min(max(step, -longest), longest)
