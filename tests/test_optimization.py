@@ -710,14 +710,15 @@ def test_a_descent_that_went_too_far_is_taken_part_of_the_way(
     """Fresh draws see a parabola with its least value at `best`; frozen ones always promise more at 1."""
     from galton.optimization import search
 
-    problem, samples = SimpleNamespace(family=SimpleNamespace(name="any"), statistic=lambda point: point), []
+    names = {"family": SimpleNamespace(name="any"), "participation": SimpleNamespace(tolerance=lambda bins: 0.0)}
+    problem, samples = SimpleNamespace(**names, bins=1, statistic=lambda point: point), []
 
-    def judge(problem: Any, point: Any, target: Any, purpose: str, guess: float = 0.0) -> search.Judgement:
+    def judge(problem: Any, point: Any, target: Any, purpose: str, **near: Any) -> search.Judgement:
         return search.Judgement(float((point[0] - best) ** 2), 0.0)
 
-    def design(problem: Any, point: Any, target: Any, purpose: str, count: int, guess: float) -> Any:
+    def design(problem: Any, point: Any, target: Any, purpose: str, count: int, guess: float, near: bool) -> Any:
         samples.append(count)
-        return lambda statistic: SimpleNamespace(log_sigma=0.0)
+        return SimpleNamespace(value=lambda statistic: 0.0)
 
     monkeypatch.setattr(search, "judge", judge)
     monkeypatch.setattr(search, "design", design)
