@@ -6,7 +6,7 @@ bands. Cyclic Poisson takes the best banded Toeplitz C, DP-SGD Poisson batches. 
 are not computed again, so that a run can be stopped and goes on:
 
     python benchmarks/redrawn.py                                             everything, then the plots
-    python benchmarks/redrawn.py --settings 32x16 --epsilon 1,4 --mechanisms "redrawn;one draw"
+    python benchmarks/redrawn.py --settings 32x16 --epsilon 1,4 --mechanisms "redrawn;one draw" --again
     python benchmarks/redrawn.py --plot
 """
 
@@ -176,6 +176,7 @@ def main() -> None:
     parser.add_argument("--settings", default=SETTINGS, help="bins x epochs")
     parser.add_argument("--epsilon", default=EPSILONS)
     parser.add_argument("--mechanisms", default=";".join(STYLES), help="separated by semicolons")
+    parser.add_argument("--again", action="store_true", help="also cells that are in the results")
     parser.add_argument("--plot", action="store_true", help="draw what there is, and compute nothing")
     arguments = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
@@ -185,11 +186,12 @@ def main() -> None:
             for bins, epochs in settings:
                 for epsilon in (float(part) for part in arguments.epsilon.split(",")):
                     cell = {"bins": bins, "epochs": epochs, "epsilon": epsilon, "mechanism": name}
-                    if any(all(row[key] == value for key, value in cell.items()) for row in rows):
+                    known = [row for row in rows if all(row[key] == value for key, value in cell.items())]
+                    if known and not arguments.again:
                         continue
                     make = optimised if name in OPTIMISED else compared
                     row = cell | make(name, bins, epochs, epsilon)
-                    rows.append(row)
+                    rows = [other for other in rows if other not in known] + [row]
                     tabulate(rows)
                     print(row, flush=True)
     print(draw(rows))

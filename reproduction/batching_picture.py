@@ -1,10 +1,19 @@
-"""batching-picture: how Poisson, shuffling, balls-in-bins (drawn once, redrawn) and cyclic Poisson form batches."""
+"""batching-picture: how Poisson, shuffling, balls-in-bins (drawn once, redrawn) and others form batches."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from galton.batching import BallsInBins, Batches, CyclicPoisson, Poisson, RedrawnBallsInBins, Scheme, Shuffle
+from galton.batching import (
+    BallsInBins,
+    Batches,
+    CyclicPoisson,
+    MinSeparation,
+    Poisson,
+    RedrawnBallsInBins,
+    Scheme,
+    Shuffle,
+)
 from reproduction import drawing
 from reproduction.points import Maker
 from reproduction.result import Recipe, Row, Rows, number
@@ -17,6 +26,7 @@ SCHEMES: dict[str, Scheme] = {
     "shuffling": Shuffle(EXAMPLES, BINS, ROUNDS, reshuffle=True),
     "balls-in-bins": BallsInBins(EXAMPLES, BINS, ROUNDS),
     "balls-in-bins, redrawn": RedrawnBallsInBins(EXAMPLES, BINS, ROUNDS),
+    "min-separation": MinSeparation(EXAMPLES, EXAMPLES / BINS, 2, ROUNDS),
     "cyclic Poisson": CyclicPoisson(EXAMPLES, EXAMPLES / BINS, 2, ROUNDS),
 }
 COLUMNS = ("scheme", "epoch", "round", "size", "examples")
@@ -57,13 +67,14 @@ def _text(rows: Rows) -> str:
         "for every example and round. Shuffling (here anew in every epoch) has batches of one size, so that examples "
         "depend on each other. Balls-in-bins throws every example into a batch by itself, once, and the "
         "batches return in every epoch: one pass over the data is one epoch. Redrawn, it throws them again in every "
-        "epoch. Cyclic Poisson (here two groups, for two "
+        "epoch. Min-separation is Poisson sampling with rests: after taking part, an example sits out the next round "
+        "here. Cyclic Poisson (here two groups, for two "
         "bands) samples from one group in odd and from the other in even rounds."
     )
 
 
 def _draw(rows: Rows) -> Any:
-    figure, axes = drawing.canvas(columns=len(SCHEMES), width=14.4, height=4.1)
+    figure, axes = drawing.canvas(columns=len(SCHEMES), width=17.2, height=4.1)
     for axis, name in zip(axes, SCHEMES, strict=True):
         of_scheme = [row for row in rows if row["scheme"] == name]
         for row in of_scheme:
@@ -98,7 +109,7 @@ def _draw(rows: Rows) -> Any:
 
 BATCHING_PICTURE = Recipe(
     "batching-picture",
-    f"How five schemes form batches: {ROUNDS} rounds, {BINS} batches an epoch, {EPOCHS} epochs",
+    f"How six schemes form batches: {ROUNDS} rounds, {BINS} batches an epoch, {EPOCHS} epochs",
     0.1,
     COLUMNS,
     picture_rows,

@@ -64,7 +64,7 @@ class Study:
             guess = design(self.problem, self.start, fresh, "guess", 4096)(self.problem.statistic(self.start)).log_sigma
             target = self.target(estimator, samples)
             try:
-                level = design(self.problem, self.start, target, "study", samples, guess, approach=False)
+                level = design(self.problem, self.start, target, "study", samples, guess, near=True)
                 optimum = descend(
                     lambda parameters: self.problem.value_and_gradient(parameters, level),
                     self.start,

@@ -19,8 +19,9 @@ from galton.many_bins import many_bins_pair
 from galton.pair import DominatingPair
 from galton.redrawn import redrawn_pair
 from galton.sampling import draws
-from galton.sampling.redrawn import RedrawnTiltedSampler
-from galton.sampling.tilted import TiltedSampler
+from galton.sampling.chained import ChainedSampler, ChainTilt
+from galton.sampling.chains import Chain, ring
+from galton.sampling.tilted import TiltedSampler, log_shape
 from galton.sampling.toolkits import toolkit_for
 from galton.separated import separated_pair
 from tests import truth
@@ -92,8 +93,15 @@ def replace_range(sampler: BesideSampler) -> BesideSampler:
 @pytest.mark.parametrize("order", [1, 4, 9])
 def test_the_range_is_reached_by_some_loss(order: int) -> None:
     """u^t F(u) on a fine grid: the closed form is its maximum, below Chernoff's bound and not below the grid's."""
-    others = gaussian_atoms(0.5)
-    sampler = BesideSampler(RedrawnTiltedSampler(PAIRS["redrawn"](), MIXTURE, 1.0, order), others)
+    others, pair = (
+        gaussian_atoms(0.5),
+        galton.dominating_pair(galton.square_root(24, 3), bins=12, noise_multiplier=1.35),
+    )
+    grouped = ring(pair.gram, 1)
+    assert grouped is not None
+    weight = float(Chain(grouped, order + 1).log_normalisers()[order + 1])
+    tilt = ChainTilt(grouped, order, weight, weight + grouped.log_cut(order) + log_shape(pair.gram, order))
+    sampler = BesideSampler(ChainedSampler(pair, tilt, 1.0), others)
     shape = order**order / (1 + order) ** (1 + order)
     left = np.exp(np.linspace(-6.0, 6.0, 20_001))
     curve = np.array([float(others.masses @ np.maximum(1 - u * np.exp(-others.points), 0.0)) for u in left])

@@ -280,7 +280,9 @@ def test_sigma_has_the_slope_it_says_and_solves_for_delta(estimator: str, adjace
     with wide_jax():
         level = GramLevel(gram, log_sigma, Guarantee(1.0, 0.03, adjacency), estimator, 1024, 2)
         assert_gradient(lambda entries: level((entries + entries.T) / 2), gram)
+        assert level.value(gram) == pytest.approx(level(gram).log_sigma, abs=1e-6)
         solved = level(gram)
+        assert level.value(1.02 * gram) == pytest.approx(solved.log_sigma + math.log(1.02) / 2, abs=1e-6)
         bisected = level.bisect(gram, solved.log_sigma, 40)
         assert bisected.log_sigma == pytest.approx(solved.log_sigma, abs=1e-6)
         np.testing.assert_allclose(bisected.gradient, solved.gradient, rtol=1e-3, atol=1e-6 * solved.gradient.max())
@@ -708,14 +710,15 @@ def test_a_descent_that_went_too_far_is_taken_part_of_the_way(
     """Fresh draws see a parabola with its least value at `best`; frozen ones always promise more at 1."""
     from galton.optimization import search
 
-    problem, samples = SimpleNamespace(family=SimpleNamespace(name="any"), statistic=lambda point: point), []
+    names = {"family": SimpleNamespace(name="any"), "participation": SimpleNamespace(tolerance=lambda bins: 0.0)}
+    problem, samples = SimpleNamespace(**names, bins=1, statistic=lambda point: point), []
 
-    def judge(problem: Any, point: Any, target: Any, purpose: str, guess: float = 0.0) -> search.Judgement:
+    def judge(problem: Any, point: Any, target: Any, purpose: str, **near: Any) -> search.Judgement:
         return search.Judgement(float((point[0] - best) ** 2), 0.0)
 
-    def design(problem: Any, point: Any, target: Any, purpose: str, count: int, guess: float) -> Any:
+    def design(problem: Any, point: Any, target: Any, purpose: str, count: int, guess: float, near: bool) -> Any:
         samples.append(count)
-        return lambda statistic: SimpleNamespace(log_sigma=0.0)
+        return SimpleNamespace(value=lambda statistic: 0.0)
 
     monkeypatch.setattr(search, "judge", judge)
     monkeypatch.setattr(search, "design", design)
@@ -960,6 +963,34 @@ def test_ctrl_c_at_the_command_line_writes_the_best_so_far(tmp_path: Path) -> No
     assert galton.load_strategy(path).rounds == 256
 
 
+def test_a_guess_that_is_near_needs_no_approach_unless_it_is_not() -> None:
+    level, designs = -0.94, []
+
+    class Sloped:
+        def __init__(self, log_sigma: float) -> None:
+            self.log_sigma = log_sigma
+            designs.append(log_sigma)
+
+        def newton_step(self, statistic: FloatArray, log_sigma: float) -> float:
+            return level - log_sigma
+
+        def value(self, statistic: FloatArray) -> float:
+            if abs(self.log_sigma - level) > 0.5:
+                raise OutsideDesign("too far")
+            return level
+
+    participation = SimpleNamespace(
+        estimators=("mixture",), level=lambda statistic, log_sigma, *rest: Sloped(log_sigma)
+    )
+    problem = SimpleNamespace(statistic=lambda parameters: parameters, participation=participation)
+    target = search.Target(Guarantee(16.0, 1e-5), Options())
+    for guess, expected in ((-0.92, 1), (-0.8, 4), (0.5, 4)):  # one design; or a wrong one, two steps and the last
+        designs.clear()
+        designed = search.design(problem, np.ones(1), target, "test", 64, guess, near=True)  # type: ignore[arg-type]
+        assert len(designs) == expected
+        assert designed.log_sigma == pytest.approx(level, abs=0.05)  # type: ignore[attr-defined]
+
+
 def test_an_approach_that_oversteps_from_both_sides_settles() -> None:
     """As at large epsilon, where draws of either side of the noise level ask for a long step to the other one."""
     level = -0.94
@@ -972,9 +1003,10 @@ def test_an_approach_that_oversteps_from_both_sides_settles() -> None:
             gap = level - log_sigma
             return gap if abs(gap) < 0.02 else math.copysign(0.5, gap)
 
-        def __call__(self, statistic: FloatArray) -> None:
+        def value(self, statistic: FloatArray) -> float:
             if abs(self.log_sigma - level) > 0.05:
                 raise OutsideDesign("too far")
+            return level
 
     participation = SimpleNamespace(
         estimators=("mixture",),

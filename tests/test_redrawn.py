@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from galton.accounting import Ledger, Options, calibrate, certify, delta, epsilon, profile
 from galton.accounting.deterministic import direction_upper_bound
@@ -40,6 +40,7 @@ from galton.sampling.redrawn import (
     RedrawnTiltedSampler,
     start_of,
 )
+from galton.sampling.strata import log_largest_average
 from galton.sampling.toolkits import frozen_estimator
 from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, identity, square_root
 from galton.strategies.sensitivity import redrawn_sensitivity
@@ -192,7 +193,7 @@ def test_samplers_agree_over_epsilons(level: float, multiplier: float, seed: int
     expected = mean(
         one_draw_sharp(as_gram(all_modes(strategy, 4), multiplier), direction, level), level, 200_000, seed=2
     )
-    agree(mean(sharp(pair, direction, level), level, 200_000), expected)
+    agree(mean(sharp(pair, direction, level), level, 50_000), expected)
     agree(mean(RedrawnPlainSampler(pair, direction), level, 400_000), expected)
 
 
@@ -206,7 +207,7 @@ def test_every_order_is_unbiased(order: int, direction: Direction) -> None:
     else:
         pair = pattern_pair(banded(9, 4, 5), 3, 1.1)
         samplers = [RedrawnTiltedSampler(pair, MIXTURE, 0.5, order=order), RedrawnPlainSampler(pair, MIXTURE)]
-    agree(*(mean(sampler, 0.5, 100_000, seed) for seed, sampler in enumerate(samplers)))
+    agree(*(mean(sampler, 0.5, 30_000, seed) for seed, sampler in enumerate(samplers)))
 
 
 @SLOW
@@ -269,7 +270,7 @@ def test_independent_noise_agrees_with_random_allocation(row: dict[str, Any]) ->
     rounds = row["bins"] * row["epochs"]
     pair = pattern_pair(identity(rounds), row["bins"], row["noise_multiplier"])
     direction = MIXTURE if row["direction"] == "mixture_first" else NOISE
-    estimate, error = mean(sharp(pair, direction, row["epsilon"]), row["epsilon"], (1 << 22) // rounds)
+    estimate, error = mean(sharp(pair, direction, row["epsilon"]), row["epsilon"], (1 << 20) // rounds)
     assert row["delta_lower"] - 5 * error < estimate < row["delta_upper"] + 5 * error
     assert error < 0.2 * estimate
 
@@ -451,7 +452,7 @@ def test_a_floor_leaves_next_to_nothing_out(level: float, multiplier: float) -> 
     sampler = RedrawnHalfSpaceSampler(pattern_pair(square_root(512, 8), 32, multiplier), level)
     narrower, _ = sampler.measured(5, 1e-6)
     assert narrower.value_range(level) < 0.2 * sampler.value_range(level)
-    expected, estimate = mean(sampler, level, 400_000), mean(narrower, level, 100_000, seed=2)
+    expected, estimate = mean(sampler, level, 50_000), mean(narrower, level, 25_000, seed=2)
     assert narrower.rest(level) < 0.02 * estimate[0]
     assert abs(expected[0] - estimate[0]) < 5 * math.hypot(expected[1], estimate[1]) + 0.02 * estimate[0]
 
@@ -467,11 +468,54 @@ def test_values_stay_within_the_range(level: float, multiplier: float, direction
     pair = pattern_pair(square_root(24, 6), 6, multiplier)
     sampler = sharp(pair, direction, level)
     for draw in draws(sampler, 20_000, 3):
-        raw = np.exp(draw.log_weight) * -np.expm1(np.minimum(level - draw.loss, 0.0))
+        raw = (np.exp(draw.log_weight) * -np.expm1(np.minimum(level - draw.loss, 0.0))).mean(axis=1)
         assert raw.max() <= sampler.value_range(level) * (1 + 1e-9)
     estimate, error = mean(sampler, level, 20_000)
     assert estimate - 5 * error <= direction_upper_bound(pair, direction, level)
     assert sampler.value_range(level) < 40 * estimate  # sharp enough to be useful
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_the_loss_grows_along_the_average_mode_by_the_least_component(strategy: Strategy) -> None:
+    """Against all patterns written out; and far out, where one pattern is all of the sum, it grows no faster."""
+    pair = pattern_pair(strategy, 4, 0.7)
+    modes = np.pad(all_modes(strategy, 4, pair) / 0.7, ((0, 0), (0, pair.epochs * 4 - strategy.rounds)))
+    model, average = RedrawnModel(pair), modes.mean(axis=0)
+    components = modes @ average / np.linalg.norm(average)
+    assert components.min() * (1 - 1e-8) <= model.slope <= components.min()
+    least = modes[components.argmin()]
+    points = np.array([0 * least, 40 * least])
+    steps = points + 1e-3 * average / np.linalg.norm(average)
+    with wide_jax():
+        parts = model.parts()
+        given, moved = (jax.numpy.asarray(part.reshape(2, pair.epochs, 4).swapaxes(0, 1)) for part in (points, steps))
+        gained = np.asarray(parts.loss(moved) - parts.loss(given)) / 1e-3
+    assert (gained >= model.slope * (1 - 1e-6)).all()
+
+
+@pytest.mark.parametrize("order", [1, 4])
+def test_no_curve_with_that_slope_beats_the_average_over_strata(order: int) -> None:
+    """A search over steeper and kinked curves, for points anywhere in their strata."""
+    slope, strata, random = 0.7, 8, np.random.default_rng(1)
+    edges = ndtri(np.arange(strata + 1) / strata)
+    bound, best = math.exp(log_largest_average(order, slope, strata)), 0.0
+    for _ in range(4000):
+        start, steeper, kink = random.normal(), random.exponential() * random.integers(2), random.normal()
+        places = np.clip(start, edges[:-1], edges[1:]) + 0.1 * random.integers(2) * random.normal(size=strata)
+        places = np.clip(places, np.maximum(edges[:-1], -9), np.minimum(edges[1:], 9))
+        excess = math.log1p(1 / order) + slope * (places - start) + steeper * (places - kink) * (places > kink)
+        values = np.exp(-order * excess) * -np.expm1(-np.maximum(excess, 0.0))
+        best = max(best, float(values.mean()))
+    assert 0.95 * bound < best <= bound  # cells of 0.05 leave some percent
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_strata_make_values_vary_less(direction: Direction) -> None:
+    sampler = sharp(pattern_pair(square_root(64, 9), 8, 0.9), direction, 2.0)
+    parts = [np.exp(draw.log_weight) * -np.expm1(np.minimum(2.0 - draw.loss, 0.0)) for draw in draws(sampler, 8192, 1)]
+    values = np.concatenate(parts)
+    assert values.shape[1] == sampler.strata
+    assert values.mean(axis=1).var() < 0.1 * values.var()  # an eighth, if they were independent
 
 
 def test_the_noise_first_bound_covers_the_rounding_of_large_energies() -> None:
@@ -498,8 +542,11 @@ def test_a_half_space_sampler_refuses_a_smaller_epsilon() -> None:
 def test_depths_have_the_density_and_the_range_they_say(spread: float, bound: float, deep: float, top: float) -> None:
     """Weighted by 1/q, depths are normal up to the top; no value c(w) / q(w) exceeds the range, which is tight."""
     with wide_jax():
-        depths, value_range = choose_depths(spread, bound, deep, top)
-        depth, log_density = (np.asarray(part) for part in draw_depths(jax.random.key(3), 1 << 16, depths))
+        depths, value_range, lost = choose_depths(spread, bound, deep, top)
+        drawn = draw_depths(jax.random.key(3), 1 << 13, 8, depths)
+        depth, log_density = (np.asarray(part) for part in drawn)
+    assert lost < 1e-9
+    assert (depth[:-1].max(axis=1) <= depth[1:].min(axis=1)).all()  # one stratum after the other
     weights = np.exp(-log_density)
     for level in (top, top - 0.2, top - 0.5, top - 1.0):
         values = weights * (depth <= level)
@@ -641,6 +688,7 @@ def test_the_noise_level_has_the_right_gradient(adjacency: Adjacency) -> None:
         statistic = problem.statistic(parameters)
         level = design(problem, parameters, target, "test", 4096)
         gradient = level(statistic).gradient
+        assert level.value(statistic) == pytest.approx(level(statistic).log_sigma, abs=1e-4)
         random = np.random.default_rng(3)
         for _ in range(3):
             way = random.normal(size=statistic.shape) * statistic

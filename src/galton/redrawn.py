@@ -106,6 +106,15 @@ class Reach:
         return mode
 
     @cached_property
+    def least_along_mean(self) -> float:
+        """The smallest component of a mode along the average mode, rounded down."""
+        mean = self.mean_mode
+        products = np.einsum("ekj,ek->ej", self.own, mean)
+        products[:-1] += np.einsum("ekj,ek->ej", self.following, mean[1:])
+        least = products.min(axis=1).sum() + float((self.tail * mean).sum())
+        return float(least) / float(np.linalg.norm(mean)) * (1 - 1e-9)
+
+    @cached_property
     def mean_energy(self) -> float:
         """The average of the squared norms of all modes."""
         return float(

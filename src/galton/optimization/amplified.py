@@ -152,8 +152,8 @@ def optimize(
         min-separation:auto S is chosen, for `toeplitz` and `toeplitz+scale` with the number of bands.
       estimator: how delta is estimated in the search: mixture (default), tilted or plain (default of `paper`); for
         redrawn bins and min-separation tilted only.
-      samples: samples per direction and iteration; None for the default, 4096 (where tilted is the only estimator 2048,
-        and down to 512 for more than 512 rounds).
+      samples: samples per direction and iteration; None for the default, 4096 (where tilted is the only estimator 1024,
+        and down to 256 for more than 512 rounds).
       iterations: the most iterations per descent; 0 for the default, 60 (300 for `paper`).
       refreshes: how many descents at most, each on new draws, twice as many; 0 for the default, 3.
       start: a member of the family to start from.
@@ -300,11 +300,12 @@ class Run:
         """The start with the least objective on fresh draws; the noise of one is where to look for that of the next."""
         values: list[float] = []
         guess: float | None = None
+        few = min(1 << 11, 4 * self.participation.samples(self.bins, problem.family.rounds))
         try:
             for start in starts:
                 loudness = math.log(self.participation.sensitivity(problem.statistic(start)))
                 nearby = None if guess is None else guess + loudness
-                known = judge(problem, start, self.target, "start", 1 << 11, nearby)
+                known = judge(problem, start, self.target, "start", few, nearby)
                 values.append(known.value)
                 guess = known.log_sigma - loudness
         except KeyboardInterrupt:

@@ -36,8 +36,10 @@ BLOCK = 1 << 10
 
 _SOFTNESS = 2e-3
 """Temperature of the smooth maximum of log sigma over the two directions."""
-_IRRELEVANT = 0.3
+_IRRELEVANT = 0.6
 """A direction whose delta is below this share of the target at the other's sigma does not matter."""
+_APART = 0.01
+"""How far apart, in log sigma, two values are that tell the slope."""
 _RIDGE = 1e-12
 _STRIDE = 0.1
 """The largest step in log sigma."""
@@ -45,6 +47,8 @@ _REACH = 0.5
 """How far from its start, in log sigma, to look for a solution: farther away frozen draws say nothing."""
 _EXACT = 3e-5
 """A Newton step this small in log sigma is the last: the error that remains is of the order of its square."""
+_USUAL_SLOPE = -12.0
+"""About d log delta / d log sigma: where steps without gradients begin."""
 
 Constants = Any
 Block = Any
@@ -56,10 +60,22 @@ class OutsideDesign(GaltonError):
     """The matrix is too far from the design of the draws."""
 
 
+_OUTSIDE = "optimize: the noise level is out of reach of the frozen draws; raise samples, or start nearer"
+
+
 class Level(NamedTuple):
     """log sigma and its gradient in the statistic."""
 
     log_sigma: float
+    gradient: FloatArray
+
+
+class _Known(NamedTuple):
+    """What was found by one direction, with d log delta / d log sigma."""
+
+    statistic: FloatArray
+    log_sigma: float
+    slope: float
     gradient: FloatArray
 
 
@@ -92,38 +108,57 @@ class NoiseLevel(ABC):
         self.epsilon, self.target = guarantee.epsilon, guarantee.delta
         self._design = log_sigma - math.log(statistic.mean()) / self.power
         self._frozen = frozen
-        self._last: list[tuple[FloatArray, Level] | None] = [None for _ in self._frozen]
+        self._last: list[_Known | None] = [None for _ in self._frozen]
 
     @abstractmethod
     def _log_delta(self, frozen: Frozen, scaled: FloatArray) -> tuple[float, FloatArray]:
         """log delta at a statistic that includes the noise, and its gradient."""
 
+    @abstractmethod
     def _log_delta_value(self, frozen: Frozen, scaled: FloatArray) -> float:
-        return self._log_delta(frozen, scaled)[0]
+        """log delta alone, which costs a third."""
 
     def __call__(self, statistic: FloatArray) -> Level:
-        """Returns log sigma at this statistic, by Newton's method from where the last call ended."""
-        at_design = self._design + math.log(statistic.mean()) / self.power
+        """Returns log sigma at this statistic and its gradient, by Newton's method from where the last call ended."""
         levels: list[Level] = []
         for index, frozen in enumerate(self._frozen):
-            last = self._last[index]
-            if last is not None:
-                before, level = last
-                start = level.log_sigma + float((level.gradient * (statistic - before)).sum())
-            else:
-                start = levels[0].log_sigma if levels else at_design
-            solution = self._solve(frozen, statistic, start, may_skip=bool(levels) and last is None)
-            self._last[index] = None if solution is None else (statistic, solution)
-            if solution is not None:
-                levels.append(solution)
+            start, slope = self._start(index, statistic, levels[0].log_sigma if levels else None)
+            if slope is None and levels and self._excess(frozen, statistic, start) < math.log(_IRRELEVANT):
+                continue
+            if slope is not None:
+                start += min(max(-self._excess(frozen, statistic, start) / slope, -_STRIDE), _STRIDE)
+            known = self._with_gradient(frozen, statistic, start)
+            self._last[index] = known
+            levels.append(Level(known.log_sigma, known.gradient))
         return _smooth_maximum(levels)
+
+    def value(self, statistic: FloatArray) -> float:
+        """Returns log sigma alone, which costs a third: by steps without gradients."""
+        values: list[float] = []
+        for index, frozen in enumerate(self._frozen):
+            start, slope = self._start(index, statistic, values[0] if values else None)
+            if slope is None and values and self._excess(frozen, statistic, start) < math.log(_IRRELEVANT):
+                continue
+            values.append(self._without_gradient(frozen, statistic, start, slope or _USUAL_SLOPE))
+        return _soft_maximum(values)[0]
+
+    def _start(self, index: int, statistic: FloatArray, other: float | None) -> tuple[float, float | None]:
+        """About log sigma by one direction, and d log delta / d log sigma; by what the last call found, if it can be.
+
+        Otherwise that of the other direction or of the design, and no slope.
+        """
+        known = self._last[index]
+        if known is not None:
+            return known.log_sigma + float((known.gradient * (statistic - known.statistic)).sum()), known.slope
+        return (self._design + math.log(statistic.mean()) / self.power if other is None else other), None
 
     def newton_step(self, statistic: FloatArray, log_sigma: float) -> float:
         """Returns one Newton step in log sigma: the larger over the directions, within half a unit."""
         steps = []
         for frozen in self._frozen:
-            log_delta, slope, _ = self._at(frozen, statistic, log_sigma)
-            steps.append((math.log(self.target) - log_delta) / slope if slope < 0 else -_REACH)
+            excess = self._excess(frozen, statistic, log_sigma)
+            slope = (self._excess(frozen, statistic, log_sigma + _APART) - excess) / _APART
+            steps.append(-excess / slope if slope < 0 else -_REACH)
         return min(max(*steps, -_REACH), _REACH)
 
     def bisect(self, statistic: FloatArray, log_sigma: float, halvings: int) -> Level:
@@ -150,36 +185,67 @@ class NoiseLevel(ABC):
         gradient = gradient * scale
         return log_delta, -self.power * float((gradient * statistic).sum()), gradient
 
-    def _solve(self, frozen: Frozen, statistic: FloatArray, log_sigma: float, may_skip: bool) -> Level | None:
-        """Newton's method with a bracket; None if `may_skip` and delta is far below the target at the start."""
-        low, high = log_sigma - _REACH, log_sigma + _REACH
-        for _ in range(40):
+    def _excess(self, frozen: Frozen, statistic: FloatArray, log_sigma: float) -> float:
+        """Logarithm of delta over the target."""
+        return self._log_delta_value(frozen, statistic * math.exp(-self.power * log_sigma)) - math.log(self.target)
+
+    def _with_gradient(self, frozen: Frozen, statistic: FloatArray, start: float) -> _Known:
+        """Newton's method."""
+        slope, gradient = 0.0, statistic
+
+        def at(log_sigma: float) -> tuple[float, float]:
+            nonlocal slope, gradient
             log_delta, slope, gradient = self._at(frozen, statistic, log_sigma)
-            excess = log_delta - math.log(self.target)
-            if may_skip and excess < math.log(_IRRELEVANT):
-                return None
-            may_skip = False
-            low, high = (log_sigma, high) if excess > 0 else (low, log_sigma)
-            step = -excess / slope if slope < 0 else math.copysign(high - low, excess)
-            if slope < 0 and abs(step) < _EXACT:
-                return Level(log_sigma + step, gradient / -slope)
-            if high - low < _EXACT:
-                break
-            step = min(max(step, -_STRIDE), _STRIDE)
-            if not low < log_sigma + step < high:
-                step = (low + high) / 2 - log_sigma
-            log_sigma += step
-        raise OutsideDesign(
-            "optimize: the noise level is out of reach of the frozen draws; raise samples, or start nearer"
-        )
+            return log_delta - math.log(self.target), slope
+
+        log_sigma = _root(at, start)
+        return _Known(statistic, log_sigma, slope, gradient / -slope)
+
+    def _without_gradient(self, frozen: Frozen, statistic: FloatArray, start: float, slope: float) -> float:
+        """The secant method."""
+        before: tuple[float, float] | None = None
+
+        def at(log_sigma: float) -> tuple[float, float]:
+            nonlocal before, slope
+            excess = self._excess(frozen, statistic, log_sigma)
+            apart = before is not None and abs(log_sigma - before[0]) > _EXACT
+            if before is not None and apart and math.isfinite(before[1]) and math.isfinite(excess):
+                slope = (excess - before[1]) / (log_sigma - before[0])
+            before = log_sigma, excess
+            return excess, slope
+
+        return _root(at, start)
+
+
+def _root(at: Callable[[float], tuple[float, float]], start: float) -> float:
+    """Where a falling function is zero, by steps along its slope within a bracket; at(x) is its value and slope."""
+    low, high, here = start - _REACH, start + _REACH, start
+    for _ in range(40):
+        excess, slope = at(here)
+        low, high = (here, high) if excess > 0 else (low, here)
+        step = -excess / slope if slope < 0 else math.copysign(high - low, excess)
+        if slope < 0 and abs(step) < _EXACT:
+            return here + step
+        if high - low < _EXACT:
+            break
+        step = min(max(step, -_STRIDE), _STRIDE)
+        if not low < here + step < high:
+            step = (low + high) / 2 - here
+        here += step
+    raise OutsideDesign(_OUTSIDE)
 
 
 def _smooth_maximum(levels: list[Level]) -> Level:
-    top = max(level.log_sigma for level in levels)
-    weights = np.exp([(level.log_sigma - top) / _SOFTNESS for level in levels])
-    share = weights / weights.sum()
+    value, share = _soft_maximum([level.log_sigma for level in levels])
     gradient = sum(part * level.gradient for part, level in zip(share, levels, strict=True))
-    return Level(top + _SOFTNESS * math.log(weights.sum()), np.asarray(gradient))
+    return Level(value, np.asarray(gradient))
+
+
+def _soft_maximum(values: list[float]) -> tuple[float, FloatArray]:
+    """A smooth maximum, and its derivatives."""
+    top = max(values)
+    weights = np.exp((np.array(values) - top) / _SOFTNESS)
+    return top + _SOFTNESS * math.log(weights.sum()), weights / weights.sum()
 
 
 class GramLevel(NoiseLevel):

@@ -31,9 +31,9 @@ AVERAGES = 256
 _MOST_WEIGHTS = 128
 """Free weights of a search on averages, which cannot tell what is good for single modes."""
 _MOST_ENTRIES = 1 << 23
-_MOST_DRAWN = 1 << 20
+_MOST_DRAWN = 1 << 19
 """Draws times rounds that a search over patterns begins with, unless the draws were fewer than `_FEWEST`."""
-_FEWEST = 1 << 9
+_FEWEST = 1 << 8
 
 
 def _averaged(rounds: int) -> int:
@@ -156,18 +156,19 @@ class PatternParticipation(Participation):
     """A mixture over patterns of rounds: every round of a run has draws of its own, and a weight to fit to them.
 
     The draws of a long run are fewer, so that a search takes as long, and its free weights are fewer still: with as
-    many weights as draws, C follows its draws to errors that do not exist.
+    many weights as draws, C follows its draws to errors that do not exist. A draw has several points, and says more
+    than one of bins drawn once.
     """
 
     estimators: ClassVar[tuple[str, ...]] = ("tilted",)
-    usual_samples: ClassVar[int] = 1 << 11
+    usual_samples: ClassVar[int] = 1 << 10
     tries_longer_memory: ClassVar[bool] = False
 
     def samples(self, bins: int, rounds: int) -> int:
         return max(_FEWEST, min(self.usual_samples, 1 << (_MOST_DRAWN // rounds).bit_length() - 1))
 
     def most_weights(self, bins: int, rounds: int) -> int:
-        return self.samples(bins, rounds) // 4
+        return self.samples(bins, rounds) // 2
 
     @abstractmethod
     def mean_mode(self, statistic: FloatArray) -> FloatArray:

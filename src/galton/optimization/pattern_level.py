@@ -15,9 +15,11 @@ from galton.guarantee import Direction, Guarantee
 from galton.optimization.noise_level import Frozen, NoiseLevel
 from galton.redrawn import Reach, RedrawnPair
 from galton.sampling.base import chunk_key
+from galton.sampling.pattern_samplers import component
 from galton.sampling.patterns import log_mean_pattern, to_columns, to_rows
 from galton.sampling.redrawn import (
     Attraction,
+    RedrawnModel,
     attraction,
     draw_attracted,
     kept_patterns,
@@ -26,9 +28,12 @@ from galton.sampling.redrawn import (
     tuple_energy,
     usual_order,
 )
+from galton.sampling.strata import stratified_normals
 
 BLOCK_NORMALS = 1 << 18
 """Normals in a block: few, so that one compiled function serves every number of samples."""
+FROZEN_STRATA = 4
+"""Points of a draw along the average mode: most of the variance goes, for half as much work again."""
 _REAL = jnp.float32
 
 
@@ -64,14 +69,30 @@ class PatternLevel(NoiseLevel):
         super().__init__(statistic, log_sigma, guarantee, frozen)
 
     def _log_delta(self, frozen: Frozen, scaled: FloatArray) -> tuple[float, FloatArray]:
-        matrices = jnp.asarray(scaled, _REAL)
-        total, gradient = 0.0, np.zeros_like(scaled)
-        for block in frozen.blocks:
-            value, slope = _sum_and_gradient(frozen.kernel, matrices, frozen.constants, block, self.epsilon)
-            total, gradient = total + float(value), gradient + np.asarray(slope, np.float64)
-        if not total > 0:
-            return -math.inf, np.zeros_like(scaled)
-        return math.log(total / frozen.samples), gradient / total
+        return log_delta_and_gradient(frozen, scaled, frozen.constants, self.epsilon)
+
+    def _log_delta_value(self, frozen: Frozen, scaled: FloatArray) -> float:
+        return log_delta_alone(frozen, scaled, frozen.constants, self.epsilon)
+
+
+def log_delta_and_gradient(
+    frozen: Frozen, scaled: FloatArray, constants: Any, epsilon: float
+) -> tuple[float, FloatArray]:
+    """Returns log delta on frozen draws, and its gradient in C."""
+    matrices, total, gradient = jnp.asarray(scaled, _REAL), 0.0, jnp.zeros(scaled.shape, _REAL)
+    for block in frozen.blocks:
+        value, slope = _sum_and_gradient(frozen.kernel, matrices, constants, block, epsilon)
+        total, gradient = total + float(value), gradient + slope
+    if not total > 0:
+        return -math.inf, np.zeros_like(scaled)
+    return math.log(total / frozen.samples), np.asarray(gradient, np.float64) / total
+
+
+def log_delta_alone(frozen: Frozen, scaled: FloatArray, constants: Any, epsilon: float) -> float:
+    """Returns log delta on frozen draws."""
+    matrices = jnp.asarray(scaled, _REAL)
+    total = sum(float(_sum(frozen.kernel, matrices, constants, block, epsilon)) for block in frozen.blocks)
+    return math.log(total / frozen.samples) if total > 0 else -math.inf
 
 
 def _freeze(pair: RedrawnPair, direction: Direction, epsilon: float, samples: int, seed: int) -> Frozen:
@@ -83,26 +104,34 @@ def _freeze(pair: RedrawnPair, direction: Direction, epsilon: float, samples: in
     if direction is Direction.NOISE_FIRST:
         space = mean_half_space(pair, epsilon)
         shift = max(0.0, -space.usual_depth)
-        blocks = [shifted_noise(key, jnp.asarray(space.along), shift, size) for key in keys]
-        return Frozen(direction, _noise_first_values, (), blocks, size * count)
-    order = usual_order(pair, epsilon)
+        along = jnp.asarray(space.along)
+        blocks = [shifted_noise(key, along, shift, size) for key in keys]
+        return Frozen(direction, _noise_first_values, along.astype(_REAL), blocks, size * count)
+    order, along = usual_order(pair, epsilon), jnp.asarray(RedrawnModel(pair).along())
     factors, reach = attraction(pair.reach, 1.0), pair.reach
     energies = jnp.asarray(reach.energies + 2 * reach.tail_products)
     unit = (jnp.asarray(reach.own), jnp.asarray(reach.following), jnp.asarray(reach.tail))
     tuples = [
-        _tuples(key, factors, energies, jnp.asarray(reach.overlap), unit, order, kept_patterns(order), size)
+        _tuples(key, factors, energies, jnp.asarray(reach.overlap), unit, along, order, kept_patterns(order), size)
         for key in keys
     ]
-    return Frozen(direction, _mixture_first_values, order, tuples, size * count)
+    return Frozen(direction, _mixture_first_values, (order, along.astype(_REAL)), tuples, size * count)
 
 
 @partial(jax.jit, static_argnames=("size",))
-def shifted_noise(key: jax.Array, along: jax.Array, shift: float, size: int) -> tuple[jax.Array, jax.Array]:
-    """Noise moved against the average mode of the design, and its weight."""
-    epochs, bins = along.shape
-    normals = jax.random.normal(key, (epochs, size, bins), _REAL)
-    current = jnp.einsum("enk,ek->n", normals, along.astype(_REAL)).astype(jnp.float64)
-    return normals - (shift * along[:, None]).astype(_REAL), shift * current - shift**2 / 2
+def shifted_noise(key: jax.Array, along: jax.Array, shift: float, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Noise, by how much it is moved along the average mode of the design in each stratum, and the weights there."""
+    for_noise, for_depths = jax.random.split(key)
+    normals = jax.random.normal(for_noise, (along.shape[0], size, along.shape[1]), _REAL)
+    depths = stratified_normals(for_depths, size, FROZEN_STRATA)
+    moves = depths - shift - component(normals.astype(jnp.float64), along)
+    return normals, moves.astype(_REAL), shift * depths - shift**2 / 2
+
+
+def stratified_noise(key: jax.Array, along: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """Noise, and by how much it is moved along the average mode of the design in each stratum."""
+    normals, moves, _ = shifted_noise(key, along, 0.0, size)
+    return normals, moves
 
 
 @partial(jax.jit, static_argnames=("kept", "size"))
@@ -112,17 +141,18 @@ def _tuples(
     energies: jax.Array,
     overlap: jax.Array,
     unit: tuple[jax.Array, ...],
+    along: jax.Array,
     order: int,
     kept: int,
     size: int,
 ) -> tuple[jax.Array, ...]:
-    """Noise, counts and patterns of tuples, and the part of their log weight that does not depend on C."""
+    """Noise and moves, counts and patterns of tuples, and the part of their log weight that does not depend on C."""
     which, noise = jax.random.split(key)
     own, following, tail = unit
     counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
     shift = to_rows(counts, own, following) + (1 + order) * tail[:, None]
     energy = tuple_energy(shift, patterns, order, energies, overlap, jnp.square(tail).sum())
-    return jax.random.normal(noise, counts.shape, _REAL), counts.astype(_REAL), patterns, log_weight - energy
+    return *stratified_noise(noise, along, size), counts.astype(_REAL), patterns, log_weight - energy
 
 
 @partial(jax.jit, static_argnames=("kernel",))
@@ -130,6 +160,11 @@ def _sum_and_gradient(
     kernel: Any, matrices: jax.Array, constants: Any, block: Any, epsilon: float
 ) -> tuple[jax.Array, jax.Array]:
     return jax.value_and_grad(lambda matrices: kernel(matrices, constants, block, epsilon).sum())(matrices)
+
+
+@partial(jax.jit, static_argnames=("kernel",))
+def _sum(kernel: Any, matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
+    return kernel(matrices, constants, block, epsilon).sum()
 
 
 def _parts(matrices: jax.Array) -> tuple[jax.Array, ...]:
@@ -143,25 +178,32 @@ def _parts(matrices: jax.Array) -> tuple[jax.Array, ...]:
     return own, following, tail, energies, overlap, products
 
 
-def _loss(points: jax.Array, parts: tuple[jax.Array, ...]) -> jax.Array:
+def _losses(points: jax.Array, moves: jax.Array, along: jax.Array, parts: tuple[jax.Array, ...]) -> jax.Array:
+    """L at points moved along a unit vector by every row of moves."""
     own, following, tail, energies, overlap, products = parts
     fields = to_columns(points, own, following) - (energies / 2 + products)[:, None]
     shared = jnp.einsum("enk,ek->n", points, tail) - jnp.square(tail).sum() / 2
-    return (log_mean_pattern(fields, jnp.exp(-overlap)) + shared).astype(jnp.float64)
+    image, gain = to_columns(along[:, None], own, following), (along * tail).sum()
+    repulsion = jnp.exp(-overlap)
+
+    def stratum(move: jax.Array) -> jax.Array:
+        return log_mean_pattern(fields + move[:, None] * image, repulsion) + shared + move * gain
+
+    return jax.lax.map(stratum, moves).astype(jnp.float64)
 
 
-def _mixture_first_values(matrices: jax.Array, order: Any, block: Any, epsilon: float) -> jax.Array:
-    normals, counts, patterns, log_weight = block
+def _mixture_first_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
+    (order, along), (normals, moves, counts, patterns, log_weight) = constants, block
     parts = _parts(matrices)
     own, following, tail, energies, overlap, products = parts
     shift = to_rows(counts, own, following) + (1 + order) * tail[:, None]
     energy = tuple_energy(shift, patterns, order, energies + 2 * products, overlap, jnp.square(tail).sum())
-    loss = _loss(normals + shift, parts)
+    loss = _losses(normals + shift, moves, along, parts)
     weight = jnp.exp(log_weight + energy - order * loss)
-    return weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
+    return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)
 
 
-def _noise_first_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
-    points, log_weight = block
-    loss = _loss(points, _parts(matrices))
-    return jnp.exp(log_weight) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))
+def _noise_first_values(matrices: jax.Array, along: Any, block: Any, epsilon: float) -> jax.Array:
+    normals, moves, log_weight = block
+    loss = _losses(normals, moves, along, _parts(matrices))
+    return (jnp.exp(log_weight) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))).mean(axis=0)

@@ -22,13 +22,17 @@ PATIENCE = 5
 _UNIT = 0.1
 """Parameters are measured in this unit, so that the first step of a descent, a multiple of the gradient, is short."""
 _APPROACHES = 20
+_FEW = 1 << 10
+"""Draws of one step of an approach, at most."""
+_NEAR = 0.05
+"""A noise level this far, in log sigma, from the one that draws were designed for is what they say."""
 _ATTEMPTS = 4
 """How often to draw, twice as many each time, if the draws have no solution at their own design."""
 _SETTLED = 1e-3
 """A search ends when a descent changed the objective (a logarithm) by less than this on fresh draws."""
 _SHARES = (1.0, 0.5, 0.25)
 """How much of the way that a descent went is tried, if fresh draws see no gain at its end."""
-_FEWEST_JUDGED = 1 << 9
+_FEWEST_JUDGED = 1 << 8
 """A point is judged by four times the samples of the search, but of no fewer than this, and no more than the usual."""
 _WALL = 1.0
 """The objective (a logarithm) is cut off this far above its best value, also where it cannot be computed."""
@@ -79,13 +83,14 @@ def design(
     purpose: str,
     samples: int,
     guess: float | None = None,
-    approach: bool = True,
+    near: bool = False,
 ) -> NoiseLevel:
     """Freezes draws designed for C at these parameters; every purpose has random numbers of its own.
 
     The noise level is approached in Newton steps, each on a few draws designed for the end of the last step, since
     draws designed for another noise level say little. A step that turns back is at most half of the last one: where
-    rare patterns count, as at large epsilon, steps from either side may both be too long.
+    rare patterns count, as at large epsilon, steps from either side may both be too long. To a guess that should be
+    `near` no approach is made, if the draws that are designed for it say so themselves.
     """
     statistic, participation = problem.statistic(parameters), problem.participation
     quick = participation.estimators[0]
@@ -97,9 +102,18 @@ def design(
     log_sigma = guess
     if log_sigma is None:
         log_sigma = math.log(participation.usual_sigma(statistic, target.guarantee))
+    elif near:
+        level = draws(log_sigma, f"{purpose} 0", samples, target.estimator)
+        try:
+            if abs(level.value(statistic) - log_sigma) < _NEAR:
+                return level
+        except OutsideDesign:  # nothing is near
+            pass
     longest, before = math.inf, 0.0
-    for index in range(_APPROACHES if approach else 0):
-        step = draws(log_sigma, f"{purpose} approach {index}", 1 << 10, quick).newton_step(statistic, log_sigma)
+    for index in range(_APPROACHES):
+        step = draws(log_sigma, f"{purpose} approach {index}", min(_FEW, samples), quick).newton_step(
+            statistic, log_sigma
+        )
         if step * before < 0:
             longest = abs(before) / 2
         step = before = min(max(step, -longest), longest)
@@ -110,7 +124,7 @@ def design(
     for attempt in range(attempts):
         level = draws(log_sigma, f"{purpose} {attempt}", samples << attempt, target.estimator)
         try:
-            level(statistic)
+            level.value(statistic)
         except OutsideDesign:
             if attempt == attempts - 1:
                 raise
@@ -133,13 +147,14 @@ def judge(
     purpose: str,
     samples: int | None = None,
     guess: float | None = None,
+    near: bool = False,
 ) -> Judgement:
-    """Returns the objective on fresh samples, which the search never saw; `guess` is log sigma nearby, if known."""
+    """Returns the objective on fresh samples, which the search never saw; `guess` is log sigma, if about known."""
     fresh = replace(target, estimator=problem.participation.estimators[0])
     usual = problem.participation.samples(problem.bins, problem.family.rounds)
     samples = samples or 4 * max(_FEWEST_JUDGED, min(target.samples, usual))
-    level = design(problem, parameters, fresh, f"judge {purpose}", samples, guess)
-    log_sigma = level(problem.statistic(parameters)).log_sigma
+    level = design(problem, parameters, fresh, f"judge {purpose}", samples, guess, near)
+    log_sigma = level.value(problem.statistic(parameters))
     return Judgement(problem.value(parameters, log_sigma), log_sigma)
 
 
@@ -209,7 +224,7 @@ def search(
     try:
         known = judge(problem, start, target, name)
         for refresh in range(refreshes):
-            level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh, known.log_sigma)
+            level = design(problem, best, target, f"{name} {refresh}", target.samples << refresh, known.log_sigma, True)
             candidate = descend(
                 lambda parameters: problem.value_and_gradient(parameters, level),  # noqa: B023
                 best,
@@ -221,7 +236,8 @@ def search(
             for share in _SHARES:
                 point = best + share * (candidate - best)
                 try:
-                    judged = judge(problem, point, target, name, guess=level(problem.statistic(point)).log_sigma)
+                    guess = level.value(problem.statistic(point))
+                    judged = judge(problem, point, target, name, guess=guess, near=True)
                 except GaltonError:  # without a noise level the point is no candidate
                     continue
                 gained = known.value - judged.value

@@ -8,12 +8,18 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from galton.errors import FloatArray
 from galton.guarantee import Direction, Guarantee
 from galton.optimization.noise_level import Frozen, NoiseLevel
-from galton.optimization.pattern_level import BLOCK_NORMALS, reach_of, shifted_noise
+from galton.optimization.pattern_level import (
+    BLOCK_NORMALS,
+    log_delta_alone,
+    log_delta_and_gradient,
+    reach_of,
+    shifted_noise,
+    stratified_noise,
+)
 from galton.sampling.base import chunk_key
 from galton.sampling.patterns import to_columns, to_rows
 from galton.sampling.renewal import Renewal, log_mean_renewal, renewal
@@ -53,33 +59,29 @@ class SeparatedLevel(NoiseLevel):
         super().__init__(statistic, log_sigma, guarantee, frozen)
 
     def _log_delta(self, frozen: Frozen, scaled: FloatArray) -> tuple[float, FloatArray]:
-        matrices = jnp.asarray(scaled, _REAL)
-        total, gradient = 0.0, np.zeros_like(scaled)
-        constants = (frozen.constants, self._prior)
-        for block in frozen.blocks:
-            value, slope = _sum_and_gradient(frozen.kernel, matrices, constants, block, self.epsilon)
-            total, gradient = total + float(value), gradient + np.asarray(slope, np.float64)
-        if not total > 0:
-            return -math.inf, np.zeros_like(scaled)
-        return math.log(total / frozen.samples), gradient / total
+        return log_delta_and_gradient(frozen, scaled, (frozen.constants, self._prior), self.epsilon)
+
+    def _log_delta_value(self, frozen: Frozen, scaled: FloatArray) -> float:
+        return log_delta_alone(frozen, scaled, (frozen.constants, self._prior), self.epsilon)
 
 
 def _freeze(pair: SeparatedPair, direction: Direction, epsilon: float, samples: int, seed: int) -> Frozen:
     model = SeparatedModel(pair)
     model.refuse(direction)
+    along = jnp.asarray(model.along())
     size = min(samples, max(32, 1 << ((BLOCK_NORMALS // math.prod(model.shape)).bit_length() - 1)))
     count = -(-samples // size)
     keys = [chunk_key(seed, direction, index) for index in range(count)]
     if direction is Direction.NOISE_FIRST:
         space = model.half_space(epsilon)
         shift = max(0.0, -space.usual_depth)
-        noise = [shifted_noise(key, jnp.asarray(space.along), shift, size) for key in keys]
-        return Frozen(direction, _noise_first_values, 0, noise, size * count)
+        noise = [shifted_noise(key, along, shift, size) for key in keys]
+        return Frozen(direction, _noise_first_values, (0, along.astype(_REAL)), noise, size * count)
     order, factors, prior = usual_order(pair, epsilon), attraction(pair.reach, 1.0), renewal(pair)
     unit = (jnp.asarray(pair.reach.own), jnp.asarray(pair.reach.following), jnp.asarray(pair.reach.energies))
     offsets = offset_blocks(pair, order)
-    tuples = [_tuples(key, factors, prior, offsets, unit, order, size) for key in keys]
-    return Frozen(direction, _mixture_first_values, order, tuples, size * count)
+    tuples = [_tuples(key, factors, prior, offsets, unit, along, order, size) for key in keys]
+    return Frozen(direction, _mixture_first_values, (order, along.astype(_REAL)), tuples, size * count)
 
 
 @partial(jax.jit, static_argnames=("size",))
@@ -89,27 +91,21 @@ def _tuples(
     prior: Renewal,
     offsets: jax.Array,
     unit: tuple[jax.Array, ...],
+    along: jax.Array,
     order: int,
     size: int,
 ) -> tuple[jax.Array, ...]:
-    """Noise and counts of tuples, and the part of their log weight that does not depend on C."""
+    """Noise, moves and counts of tuples, and the part of their log weight that does not depend on C."""
     which, noise = jax.random.split(key)
     counts, log_weight = draw_attracted(which, factors, prior, offsets, order, size)
     own, following, energies = unit
     energy = _attraction(to_rows(counts, own, following), counts, energies)
-    return jax.random.normal(noise, counts.shape, _REAL), counts.astype(_REAL), log_weight - energy
+    return *stratified_noise(noise, along, size), counts.astype(_REAL), log_weight - energy
 
 
 def _attraction(shift: jax.Array, counts: jax.Array, energies: jax.Array) -> jax.Array:
     """Half of |sum of modes|^2 - sum |mode|^2; columns of one pattern are orthogonal."""
     return (jnp.square(shift).sum(axis=(0, 2)) - jnp.einsum("enk,ek->n", counts, energies)) / 2
-
-
-@partial(jax.jit, static_argnames=("kernel",))
-def _sum_and_gradient(
-    kernel: Any, matrices: jax.Array, constants: Any, block: Any, epsilon: float
-) -> tuple[jax.Array, jax.Array]:
-    return jax.value_and_grad(lambda matrices: kernel(matrices, constants, block, epsilon).sum())(matrices)
 
 
 def _parts(matrices: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -119,22 +115,29 @@ def _parts(matrices: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return own, following, jnp.square(own).sum(axis=1).at[:-1].add(jnp.square(following).sum(axis=1))
 
 
-def _loss(points: jax.Array, parts: tuple[jax.Array, jax.Array, jax.Array], prior: Renewal) -> jax.Array:
+def _losses(
+    points: jax.Array, moves: jax.Array, along: jax.Array, parts: tuple[jax.Array, ...], prior: Renewal
+) -> jax.Array:
+    """L at points moved along a unit vector by every row of moves."""
     own, following, energies = parts
-    fields = to_columns(points, own, following) - energies[:, None] / 2
-    return log_mean_renewal(fields, prior).astype(jnp.float64)
+    fields, image = (
+        to_columns(points, own, following) - energies[:, None] / 2,
+        to_columns(along[:, None], own, following),
+    )
+    losses = jax.lax.map(lambda move: log_mean_renewal(fields + move[:, None] * image, prior), moves)
+    return losses.astype(jnp.float64)
 
 
 def _mixture_first_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
-    (order, prior), (normals, counts, log_weight) = constants, block
+    ((order, along), prior), (normals, moves, counts, log_weight) = constants, block
     parts = own, following, energies = _parts(matrices)
     shift = to_rows(counts, own, following)
-    loss = _loss(normals + shift, parts, prior)
+    loss = _losses(normals + shift, moves, along, parts, prior)
     weight = jnp.exp(log_weight + _attraction(shift, counts, energies) - order * loss)
-    return weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
+    return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)
 
 
 def _noise_first_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
-    points, log_weight = block
-    loss = _loss(points, _parts(matrices), constants[1])
-    return jnp.exp(log_weight) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))
+    ((_, along), prior), (normals, moves, log_weight) = constants, block
+    loss = _losses(normals, moves, along, _parts(matrices), prior)
+    return (jnp.exp(log_weight) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))).mean(axis=0)

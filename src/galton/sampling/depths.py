@@ -2,7 +2,8 @@
 
 Within {w <= bound}, w standard normal, a value at depth w is at most c(w) = 1 - exp(spread (w - bound)). A staircase of
 half-spaces whose density is at least in proportion to c gives the smallest range; a second one, further down, draws
-more where values are usually large. Where depths above `top` need not be drawn, the staircase begins there.
+more where values are usually large. Where depths above `top` need not be drawn, the staircase begins there. A sample
+has one depth in each of several strata of equal probability.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ from scipy.special import ndtr
 
 from galton.errors import FloatArray
 from galton.sampling.normals import uniforms
+from galton.sampling.strata import ALMOST_ALL
 
 _STEPS = 256
 _STEP = 0.05
 """Height of a step in units of 1 / (1 + depth): the probability of what lies deeper falls by about so much."""
 _SHARE = 0.9
 """Share of the samples that the range rests on; the others are drawn where values are usually large."""
-DEPTHS_LOST = 2 * _STEPS * 2.0**-48
-"""Probability that rounding puts a sample on another step, or chooses another half-space; and relative errors of q."""
+_NARROW, _NARROWEST = 2.0**-28, 2.0**-43
+"""A step with a smaller share of what is drawn on it and below, or of all, is too narrow for the bits of a uniform."""
 
 
 class Depths(NamedTuple):
-    """A mixture of normals, each given that it is in one of several half-spaces; JAX arrays in float64.
+    """A density that is constant, against the normal, on each of some steps; JAX arrays in float64.
 
     Attributes:
-      masses: probabilities of the half-spaces, falling.
-      ends: running sums of the shares of the half-spaces.
-      densities: against the normal, by how many half-spaces a depth lies in.
+      masses: normal probabilities of what lies below the upper end of each step, falling.
+      shares: probabilities of drawing a depth below it; `masses` and `shares` end with 0.
+      log_densities: logarithms of the density of each step against the normal.
     """
 
     masses: jax.Array
-    ends: jax.Array
-    densities: jax.Array
+    shares: jax.Array
+    log_densities: jax.Array
 
 
 def _staircase(spread: float, bound: float, top: float) -> tuple[FloatArray, FloatArray, float]:
@@ -51,8 +53,10 @@ def _staircase(spread: float, bound: float, top: float) -> tuple[FloatArray, Flo
     return masses, heights / largest, largest
 
 
-def choose_depths(spread: float, bound: float, deep: float, top: float | None = None) -> tuple[Depths, float]:
-    """Returns how depths are drawn, and the range of c / density; call inside `wide_jax()`.
+def choose_depths(spread: float, bound: float, deep: float, top: float | None = None) -> tuple[Depths, float, float]:
+    """Returns how depths are drawn, the range of c / density, and what of them is lost; call inside `wide_jax()`.
+
+    Lost are, as a probability, depths on steps that are too narrow, and what rounding makes of the others' law.
 
     Args:
       spread: rounded up.
@@ -66,17 +70,21 @@ def choose_depths(spread: float, bound: float, deep: float, top: float | None = 
     masses = np.concatenate((masses, deep_masses))
     heights = np.concatenate((_SHARE * heights, (1 - _SHARE) * deep_heights))
     order = np.argsort(-masses, kind="stable")
-    masses, heights = masses[order], heights[order]
-    ends = np.cumsum(masses * heights)
-    parts = Depths(jnp.asarray(masses), jnp.asarray(ends / ends[-1]), jnp.asarray(np.cumsum(heights)))
-    return parts, largest / _SHARE * (1 + (1e-9 if top <= 0 else 1e-5))
+    masses, densities = np.append(masses[order], 0.0), np.cumsum(heights[order])
+    steps = densities * -np.diff(masses)
+    shares = np.append(np.cumsum(steps[::-1])[::-1], 0.0)
+    steps, shares, densities = steps / shares[0], shares / shares[0], densities / shares[0]
+    narrow = steps < np.maximum(_NARROW * shares[:-1], _NARROWEST)
+    lost = float(steps[narrow].sum()) + _STEPS * 2.0**-48
+    parts = Depths(jnp.asarray(masses), jnp.asarray(shares), jnp.asarray(np.log(densities)))
+    return parts, largest / _SHARE * (1 + (1e-9 if top <= 0 else 1e-5)), lost
 
 
-def draw_depths(key: jax.Array, samples: int, depths: Depths) -> tuple[jax.Array, jax.Array]:
-    """Returns depths, and the logarithm of their density against the normal."""
-    for_which, for_depth = jax.random.split(key)
-    which = jnp.searchsorted(depths.ends, uniforms(for_which, (samples,)))
-    last = depths.masses.size - 1
-    tails = uniforms(for_depth, (samples,)) * depths.masses[jnp.minimum(which, last)]
-    held = jnp.searchsorted(-depths.masses, -tails, side="right")
-    return jax.scipy.special.ndtri(tails), jnp.log(depths.densities[jnp.maximum(held, 1) - 1])
+def draw_depths(key: jax.Array, samples: int, strata: int, depths: Depths) -> tuple[jax.Array, jax.Array]:
+    """Returns (strata, samples) depths, one in each stratum, and the logarithms of their density against the normal."""
+    shares = (jnp.arange(strata)[:, None] + uniforms(key, (strata, samples))) / strata
+    step = jnp.clip(jnp.searchsorted(-depths.shares, -shares, side="right") - 1, 0, depths.log_densities.size - 1)
+    above, below = depths.shares[step], depths.shares[step + 1]
+    upper, lower = depths.masses[step], depths.masses[step + 1]
+    tails = lower + (shares - below) / (above - below) * (upper - lower)
+    return jax.scipy.special.ndtri(jnp.minimum(tails, ALMOST_ALL)), depths.log_densities[step]

@@ -26,21 +26,25 @@ from galton.gaussian import gaussian_delta
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, wide_jax
-from galton.sampling.depths import DEPTHS_LOST, Depths, choose_depths, draw_depths
+from galton.sampling.depths import Depths, choose_depths, draw_depths
 from galton.sampling.floors import Floor, Slopes, lay_floor, measure_floor, usual_depths
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST, SHALLOW_LOST, SHALLOWEST
 from galton.sampling.normals import standard_normals
 from galton.sampling.slack import choose_dtype
+from galton.sampling.strata import FARTHEST_NORMAL, log_largest_average, stratified_normals
 
 MAX_ORDER = 4096
 HOPELESS = 1e6
 """Slack in epsilon where float64 cannot tell: every limit is then trivial, and valid."""
-_BLOCK = 1 << 20
-"""Normals drawn at a time."""
+_BLOCK = 1 << 18
+"""Normals drawn at a time, so that all that is made of them stays in cache."""
+STRATA = 8
+"""Depths of a sample along the average mode: as many sums over patterns, and one product with C."""
 _BEYOND_CHUNKS = 1 << 31
 """Chunks are numbered from 0; those from here on are of samples that measure, and of no others."""
-_MEASURES = 5
-"""Chunks that measure: with the first a floor is laid, the others say how large it is."""
+_MEASURES, _MEASURED_BLOCKS = 5, 4
+"""Chunks that measure, each as large as so many blocks: with the first a floor is laid, the others say how large it is.
+"""
 _HIGHER = 1.0
 """A floor is laid so far above the depth where the loss is -epsilon on average."""
 _WORTH = math.log(100)
@@ -62,8 +66,17 @@ class Parts(Protocol):
     def shape(self) -> tuple[int, int]:
         """Blocks, and rounds of a block."""
 
+    def fields(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what each round adds to A_s, and what all patterns share: affine in the points."""
+
+    def image(self, along: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what moving a point by `along`, (blocks, width), adds to its fields, and to what is shared."""
+
+    def level(self, fields: jax.Array, shared: jax.Array) -> jax.Array:
+        """Returns L = log dP/dQ, the logarithm of the mean over patterns."""
+
     def loss(self, points: jax.Array) -> jax.Array:
-        """Returns L = log dP/dQ."""
+        """Returns L at points."""
 
     def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
         """Draws modes from the prior."""
@@ -76,8 +89,12 @@ class SlopedParts(Parts, Protocol):
         """Returns L and its gradient, the average mode of the patterns given the point."""
 
 
-class TiltedParts(Parts, Protocol):
-    """The same, with what it takes to draw patterns that attract each other."""
+class TiltedParts(Protocol):
+    """C in force, with what it takes to draw patterns that attract each other."""
+
+    @property
+    def mechanism(self) -> Parts:
+        """C in force."""
 
     def draw_modes(self, key: jax.Array, order: jax.Array, samples: int) -> tuple[jax.Array, jax.Array]:
         """Draws sums of 1 + `order` modes, each attracted by those before it, and the logarithm of prod F_l."""
@@ -122,10 +139,12 @@ class PatternModel(ABC):
       largest: bound on the norms of all modes.
       mean_mode: (blocks, width), the average of all modes.
       mean_energy: the average of their squared norms.
+      slope: how fast L grows at least along the average mode.
       sloped: whether `parts` are `SlopedParts`.
     """
 
     sloped: ClassVar[bool] = False
+    slope: float = 0.0
     shape: tuple[int, int]
     largest: float
     mean_mode: FloatArray
@@ -165,7 +184,16 @@ class PatternModel(ABC):
         total = 0.0
         for order, (bound, margin) in enumerate(islice(self.attraction(), MAX_ORDER), start=1):
             total += bound
-            yield PatternTilt(order, order * math.log(order) - (1 + order) * math.log(1 + order) + total + margin)
+            yield PatternTilt(order, self._log_shape(order) + total + margin)
+
+    def _log_shape(self, order: int) -> float:
+        """The logarithm of the largest average of exp(-t x) (1 - exp(-x)) over the strata of a sample."""
+        return log_largest_average(order, self.slope, STRATA)
+
+    def along(self) -> FloatArray:
+        """Returns the unit vector along the average mode."""
+        unit: FloatArray = self.mean_mode / np.linalg.norm(self.mean_mode)
+        return unit
 
     def best_tilt(self, epsilon: float) -> PatternTilt:
         """Returns the tilt with the smallest range: log R_t is convex in t, and is climbed down order by order."""
@@ -191,7 +219,7 @@ class PatternModel(ABC):
         bound = max((self.mean_energy / 2 - epsilon) / spread, -1e300)
         margin = 1e-9 + 1e-12 * math.prod(self.shape)
         gap = (self.mean_energy - spread**2) / 2
-        return MeanHalfSpace(self.mean_mode / spread, spread, bound + margin * (1 + abs(bound)), bound - gap / spread)
+        return MeanHalfSpace(self.along(), spread, bound + margin * (1 + abs(bound)), bound - gap / spread)
 
     def noise_first_bound(self, epsilon: float) -> float:
         """Returns a sampling-free upper bound on the noise-first delta: a Gaussian mechanism at a smaller epsilon.
@@ -253,9 +281,13 @@ def _normals(key: jax.Array, samples: int, shape: tuple[int, int], dtype: str) -
 
 
 class PatternTiltedSampler(Sampler):
-    """Draws 1 + t patterns, attracted to each other, and a point around the sum of their modes; range R_t."""
+    """Draws 1 + t patterns, attracted to each other, and points around the sum of their modes; range R_t.
+
+    The points of a sample differ along the average mode only: one in each stratum.
+    """
 
     name: ClassVar[str] = "tilted"
+    strata = STRATA
 
     def __init__(
         self,
@@ -276,14 +308,16 @@ class PatternTiltedSampler(Sampler):
         self.order = self.tilt.order
 
         def slack(name: str) -> Slack:
-            rounding = model.slack(self.order, name)
-            return Slack(rounding.epsilon, rounding.lost + model.lost_choices(self.order))
+            rounding = model.slack(self.order, name, FARTHEST_NORMAL)
+            lost = rounding.lost + model.lost_choices(self.order) + 2 * DEPTH_LOST
+            return Slack(rounding.epsilon + DEPTH_ERROR * model.largest, lost)
 
         self.dtype = dtype or choose_dtype(slack, self.order)
         self.slack = slack(self.dtype)
         self.layout = model.layout(4)
         with wide_jax():
             self._parts = model.tilted_parts(self.tilt)
+            self._along = jnp.asarray(model.along())
 
     def _range_at(self, epsilon: float) -> float:
         return math.exp(min(self.tilt.log_range(epsilon), 700.0))
@@ -291,32 +325,52 @@ class PatternTiltedSampler(Sampler):
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             keys = block_keys(seed, self.direction, index, self.layout.blocks)
-            loss, log_weight = _tilted_losses(keys, self._parts, self.order, self.dtype, self.layout)
+            loss, log_weight = _tilted_losses(keys, self._parts, self._along, self.order, self.dtype, self.layout)
             losses = np.asarray(loss)
-            return Draw(losses, np.asarray(log_weight) - self.order * losses)
+            return Draw(losses, np.asarray(log_weight)[:, None] - self.order * losses)
 
 
 @partial(jax.jit, static_argnames=("dtype", "layout"))
-def _tilted_losses(keys: jax.Array, parts: Any, order: int, dtype: str, layout: Layout) -> tuple[jax.Array, jax.Array]:
+def _tilted_losses(
+    keys: jax.Array, parts: Any, along: jax.Array, order: int, dtype: str, layout: Layout
+) -> tuple[jax.Array, jax.Array]:
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        which, noise = jax.random.split(key)
+        which, noise, depth = jax.random.split(key, 3)
         shift, log_weight = parts.draw_modes(which, order, layout.block)
-        points = _normals(noise, layout.block, parts.shape, dtype)
-        return parts.loss(points + shift), log_weight
+        normals = _normals(noise, layout.block, parts.mechanism.shape, dtype)
+        moves = stratified_normals(depth, layout.block, STRATA) - component(normals, along)
+        return moved_losses(parts.mechanism, normals + shift, along, moves), log_weight
 
     loss, log_weight = jax.lax.map(block, keys)
-    return loss.ravel(), log_weight.ravel()
+    return loss.transpose(0, 2, 1).reshape(-1, STRATA), log_weight.ravel()
+
+
+def component(points: jax.Array, along: jax.Array) -> jax.Array:
+    """Returns the coordinates of points along a unit vector."""
+    return jnp.einsum("enk,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
+
+
+def moved_losses(parts: Parts, points: jax.Array, along: jax.Array, moves: jax.Array) -> jax.Array:
+    """Returns L at points moved along a unit vector, by every row of moves (strata, samples): one product with C."""
+    (fields, shared), (image, gain) = parts.fields(points), parts.image(along)
+
+    def stratum(move: jax.Array) -> jax.Array:
+        return parts.level(fields + move[:, None] * image[:, None], shared + move * gain)
+
+    return jax.lax.map(stratum, moves)
 
 
 class PatternHalfSpaceSampler(Sampler):
     """Draws noise within the half-space outside of which the value is zero, more of it where values are large.
 
-    Depths are drawn by `choose_depths`; any `deep` is valid, and changes the variance only. It is not valid below
-    `least_epsilon`, the epsilon given. Once measured, depths above `top` are not drawn: a floor bounds what they add.
+    The points of a sample differ in depth only, one in each stratum. Depths are drawn by `choose_depths`; any `deep`
+    is valid, and changes the variance only. It is not valid below `least_epsilon`, the epsilon given. Once measured,
+    depths above `top` are not drawn: a floor bounds what they add.
     """
 
     name: ClassVar[str] = "half-space"
     direction = Direction.NOISE_FIRST
+    strata = STRATA
 
     def __init__(
         self, model: PatternModel, epsilon: float, deep: float | None = None, dtype: str | None = None
@@ -326,15 +380,14 @@ class PatternHalfSpaceSampler(Sampler):
         deep = max(min(bound, space.usual_depth + _SHALLOWER if deep is None else deep), -FARTHEST)
         self.least_epsilon = epsilon
         moved = abs(deep) + 10.0
+        lost_each = DEPTH_LOST + (SHALLOW_LOST if bound > SHALLOWEST else 0.0)
 
         def slack(name: str) -> Slack:
             rounding = model.slack(0, name, moved)
-            lost = rounding.lost + DEPTH_LOST + DEPTHS_LOST + (SHALLOW_LOST if bound > SHALLOWEST else 0.0)
-            return Slack(rounding.epsilon + DEPTH_ERROR * model.largest, lost)
+            return Slack(rounding.epsilon + DEPTH_ERROR * model.largest, rounding.lost + STRATA * lost_each)
 
         self.dtype = dtype or choose_dtype(slack, max(1, round(-deep / space.spread)))
-        self.slack = slack(self.dtype)
-        self._measuring = slack("float64")
+        self._rounding, self._measuring = slack(self.dtype), slack("float64")
         self.layout = model.layout(4)
         self._spread, self._bound, self._deep = space.spread * (1 + 1e-9), bound, deep
         self._usual = max(space.usual_depth, -FARTHEST)
@@ -342,10 +395,16 @@ class PatternHalfSpaceSampler(Sampler):
         self.narrows = model.sloped and larger > _WORTH and self._measuring.epsilon < _ROUGH
         self._floor: Floor | None = None
         self._top = bound
+        self._draw_from(deep, bound)
         with wide_jax():
-            self._depths, self._range = choose_depths(self._spread, bound, deep)
             self._parts = model.parts()
             self._along = jnp.asarray(space.along)
+
+    def _draw_from(self, deep: float, top: float) -> None:
+        """Chooses how depths are drawn, with all that follows from it."""
+        with wide_jax():
+            self._depths, self._range, lost = choose_depths(self._spread, self._bound, deep, top)
+        self.slack = Slack(self._rounding.epsilon, self._rounding.lost + STRATA * lost)
 
     def _range_at(self, epsilon: float) -> float:
         return self._range
@@ -374,16 +433,15 @@ class PatternHalfSpaceSampler(Sampler):
             low, high = (low, middle) if floor.rest(epsilon, middle) <= allowed else (middle, high)
         if high < self._bound:
             narrower._floor, narrower._top = floor, high
-            with wide_jax():
-                deep = min(max(deep, self._deep), high)  # no deeper than the slack is for
-                narrower._depths, narrower._range = choose_depths(self._spread, self._bound, deep, high)
+            narrower._draw_from(min(max(deep, self._deep), high), high)  # no deeper than the slack is for
         return narrower, failure - spent
 
     def _slopes(self, seed: int, index: int, depth: float) -> Slopes:
         """Bounds on L and on its gradient at points of one depth: an error of the slack in every m_s.x."""
         with wide_jax():
             keys = block_keys(seed, self.direction, _BEYOND_CHUNKS + index, 1)
-            sums = _losses_and_slopes(keys[0], self._parts, self._along, depth, self.layout)
+            size = _MEASURED_BLOCKS * self.layout.block
+            sums = _losses_and_slopes(keys[0], self._parts, self._along, depth, size)
             loss, along, norm = (np.asarray(part) for part in sums)
         error = 4 * self._measuring.epsilon
         across = np.square(norm) * math.exp(2 * error) - np.square(along) * math.exp(-2 * error)
@@ -400,13 +458,12 @@ def _each(slopes: Slopes) -> tuple[FloatArray, FloatArray, FloatArray]:
     return slopes.loss, slopes.along, slopes.across
 
 
-@partial(jax.jit, static_argnames=("layout",))
+@partial(jax.jit, static_argnames=("size",))
 def _losses_and_slopes(
-    key: jax.Array, parts: Any, along: jax.Array, depth: float, layout: Layout
+    key: jax.Array, parts: Any, along: jax.Array, depth: float, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    points = _normals(key, layout.block, parts.shape, "float64")
-    current = jnp.einsum("enk,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
-    loss, slope = parts.loss_and_slope(points + (depth - current)[:, None] * along[:, None])
+    points = _normals(key, size, parts.shape, "float64")
+    loss, slope = parts.loss_and_slope(points + (depth - component(points, along))[:, None] * along[:, None])
     inner = jnp.einsum("enk,ek->n", slope, along, precision=jax.lax.Precision.HIGHEST)
     return loss, inner, jnp.sqrt(jnp.square(slope).sum(axis=(0, 2)))
 
@@ -417,10 +474,9 @@ def _half_space_losses(
 ) -> tuple[jax.Array, jax.Array]:
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         for_depth, noise = jax.random.split(key)
-        depth, log_density = draw_depths(for_depth, layout.block, depths)
-        points = _normals(noise, layout.block, parts.shape, dtype)
-        current = jnp.einsum("enk,ek->n", points, along, precision=jax.lax.Precision.HIGHEST)
-        return -parts.loss(points + (depth - current)[:, None] * along[:, None]), -log_density
+        depth, log_density = draw_depths(for_depth, layout.block, STRATA, depths)
+        normals = _normals(noise, layout.block, parts.shape, dtype)
+        return -moved_losses(parts, normals, along, depth - component(normals, along)), -log_density
 
-    loss, log_weight = jax.lax.map(block, keys)
-    return loss.ravel(), log_weight.ravel()
+    loss, log_weight = (part.transpose(0, 2, 1).reshape(-1, STRATA) for part in jax.lax.map(block, keys))
+    return loss, log_weight

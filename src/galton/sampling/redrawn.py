@@ -80,14 +80,26 @@ class Mechanism(NamedTuple):
 
     def fields(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns what each round adds to A_s, and what all patterns share."""
+        columns, products = self._products(points)
+        return columns - self.offsets[:, None], products - self.tail_half
+
+    def _products(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         columns = to_columns(finer(points, self.own.shape[-1]), self.own, self.following)
-        shared = jnp.einsum("enk,ek->n", points, self.tail, precision=jax.lax.Precision.HIGHEST) - self.tail_half
-        return coarser(columns, self.shape[1]) - self.offsets[:, None], shared
+        products = jnp.einsum("enk,ek->n", points, self.tail, precision=jax.lax.Precision.HIGHEST)
+        return coarser(columns, self.shape[1]), products
+
+    def image(self, along: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what moving a point by `along`, (epochs, bins), adds to its fields, and to what is shared."""
+        columns, products = self._products(along[:, None])
+        return columns[:, 0], products[0]
+
+    def level(self, fields: jax.Array, shared: jax.Array) -> jax.Array:
+        """Returns L = log dP/dQ."""
+        return log_mean_pattern(fields, self.repulsion) + shared
 
     def loss(self, points: jax.Array) -> jax.Array:
-        """Returns L = log dP/dQ at points of shape (epochs, samples, bins)."""
-        fields, shared = self.fields(points)
-        return log_mean_pattern(fields, self.repulsion) + shared
+        """Returns L at points of shape (epochs, samples, bins)."""
+        return self.level(*self.fields(points))
 
     def loss_and_slope(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns L and its gradient, the average mode of the patterns given the point."""
@@ -339,19 +351,6 @@ class TiltedMechanism(NamedTuple):
     factors: Attraction
     start: Start | None
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Epochs and bins."""
-        return self.mechanism.shape
-
-    def loss(self, points: jax.Array) -> jax.Array:
-        """Returns L = log dP/dQ at points of shape (epochs, samples, bins)."""
-        return self.mechanism.loss(points)
-
-    def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
-        """Draws modes from the prior."""
-        return self.mechanism.draw_mode(key, samples)
-
     def draw_modes(self, key: jax.Array, order: jax.Array, samples: int) -> tuple[jax.Array, jax.Array]:
         """Draws sums of 1 + `order` modes, each attracted by those before it, and the logarithm of prod F_l."""
         parts = self.mechanism
@@ -370,6 +369,7 @@ class RedrawnModel(PatternModel):
         self.largest = pair.mu_upper
         self.mean_mode = pair.reach.mean_mode / pair.noise_multiplier
         self.mean_energy = pair.reach.mean_energy / pair.noise_multiplier**2
+        self.slope = pair.reach.least_along_mean / pair.noise_multiplier
 
     def refuse(self, direction: Direction) -> None:
         refuse_replace(direction)
@@ -390,7 +390,7 @@ class RedrawnModel(PatternModel):
         if order > _MOST_FITTED:
             return plain
         bound, square = pattern_bound(self._pair.reach), self._pair.noise_multiplier**2
-        shape = order * math.log(order) - (1 + order) * math.log(1 + order)
+        shape = self._log_shape(order)
         others = sum(bound(step / square) * (step - 1) / step for step in range(2, order + 1))
         total = self._first_pattern(order).log_bound + others + self._margin(order)
         return PatternTilt(order, shape + total, fitted=True) if shape + total < plain.log_bound else plain

@@ -17,10 +17,11 @@ from galton.redrawn import RedrawnPair
 from galton.sampling.base import chunk_key, wide_jax
 from galton.sampling.frozen import Estimate, estimate_from
 from galton.sampling.normals import standard_normals
-from galton.sampling.pattern_samplers import Parts, PatternModel
+from galton.sampling.pattern_samplers import STRATA, Parts, PatternModel, component, moved_losses
 from galton.sampling.redrawn import (
     Attraction,
     Mechanism,
+    RedrawnModel,
     attraction,
     draw_attracted,
     kept_patterns,
@@ -28,6 +29,7 @@ from galton.sampling.redrawn import (
     tuple_energy,
     usual_order,
 )
+from galton.sampling.strata import stratified_normals
 
 _NORMALS = 1 << 20
 """Normals in a block."""
@@ -43,12 +45,14 @@ class Tuples(NamedTuple):
 
     Attributes:
       noise: (epochs, samples, bins).
+      moves: (strata, samples), by which points differ along the average mode.
       shift: (epochs, samples, bins), the sum of the modes.
       log_weight: of the design.
       energy: half of |sum of modes|^2 - sum |mode|^2, by which the weight depends on the noise multiplier.
     """
 
     noise: jax.Array
+    moves: jax.Array
     shift: jax.Array
     log_weight: jax.Array
     energy: jax.Array
@@ -63,6 +67,7 @@ class FrozenPatterns:
         size = block_size(pair.epochs * pair.bins)
         with wide_jax():
             unit = mechanism(pair.reach, 1.0)
+            self._along = jnp.asarray(RedrawnModel(pair).along())
             factors = attraction(pair.reach, pair.noise_multiplier)
             overlap = jnp.asarray(pair.reach.overlap)
             energies = jnp.asarray(pair.reach.energies + 2 * pair.reach.tail_products)
@@ -70,6 +75,7 @@ class FrozenPatterns:
                 _draw_tuples(
                     chunk_key(seed, Direction.MIXTURE_FIRST, index),
                     unit,
+                    self._along,
                     factors,
                     energies,
                     overlap,
@@ -84,13 +90,15 @@ class FrozenPatterns:
         """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
         with wide_jax():
             parts = mechanism(self._reach, noise_multiplier)
-            return tuple_estimate(self._blocks, parts, (self._design, noise_multiplier), self._order, epsilon)
+            multipliers = self._design, noise_multiplier
+            return tuple_estimate(self._blocks, parts, self._along, multipliers, self._order, epsilon)
 
 
 @partial(jax.jit, static_argnames=("kept", "size"))
 def _draw_tuples(
     key: jax.Array,
     unit: Mechanism,
+    along: jax.Array,
     factors: Attraction,
     energies: jax.Array,
     overlap: jax.Array,
@@ -99,27 +107,43 @@ def _draw_tuples(
     size: int,
 ) -> Tuples:
     which, noise = jax.random.split(key)
-    epochs, bins = unit.offsets.shape
     counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
     shift = unit.rows(counts) + (1 + order) * unit.tail[:, None]
     energy = tuple_energy(shift, patterns, order, energies, overlap, 2 * unit.tail_half)
-    return Tuples(standard_normals(noise, (epochs, size, bins), jnp.float64), shift, log_weight, energy)
+    return stratified_tuples(noise, along, shift, log_weight, energy)
+
+
+def stratified_tuples(
+    key: jax.Array, along: jax.Array, shift: jax.Array, log_weight: jax.Array, energy: jax.Array
+) -> Tuples:
+    """Draws the noise of tuples."""
+    for_noise, for_depths = jax.random.split(key)
+    noise = standard_normals(for_noise, shift.shape, jnp.float64)
+    moves = stratified_normals(for_depths, shift.shape[1], STRATA) - component(noise, along)
+    return Tuples(noise, moves, shift, log_weight, energy)
 
 
 def tuple_estimate(
-    blocks: list[Tuples], parts: Parts, multipliers: tuple[float, float], order: int, epsilon: float
+    blocks: list[Tuples],
+    parts: Parts,
+    along: jax.Array,
+    multipliers: tuple[float, float],
+    order: int,
+    epsilon: float,
 ) -> Estimate:
     """Returns the estimate on frozen tuples, moved from the first noise multiplier (the design) to the second."""
     design, here = multipliers
     change = here**-2 - design**-2
-    return estimate_from([_tuple_values(block, parts, here, change, order, epsilon) for block in blocks])
+    return estimate_from([_tuple_values(block, parts, along, here, change, order, epsilon) for block in blocks])
 
 
 @jax.jit
-def _tuple_values(block: Tuples, parts: Any, multiplier: float, change: float, order: int, epsilon: float) -> jax.Array:
-    loss = parts.loss(block.noise + block.shift / multiplier)
+def _tuple_values(
+    block: Tuples, parts: Any, along: jax.Array, multiplier: float, change: float, order: int, epsilon: float
+) -> jax.Array:
+    loss = moved_losses(parts, block.noise + block.shift / multiplier, along, block.moves)
     weight = jnp.exp(block.log_weight + block.energy * change - order * loss)
-    return weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))
+    return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)
 
 
 class FrozenDepths:
@@ -141,7 +165,8 @@ class FrozenDepths:
         shape = (width, block_size(width * rounds), rounds)
         with wide_jax():
             self._along = jnp.asarray(space.along)
-            self._blocks = [_noise(chunk_key(seed, Direction.NOISE_FIRST, index), shape) for index in range(blocks)]
+            keys = [chunk_key(seed, Direction.NOISE_FIRST, index) for index in range(blocks)]
+            self._blocks = [_noise(key, self._along, shape) for key in keys]
 
     def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
         """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
@@ -153,12 +178,19 @@ class FrozenDepths:
 
 
 @partial(jax.jit, static_argnames=("shape",))
-def _noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return standard_normals(key, shape, jnp.float64)
+def _noise(key: jax.Array, along: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]:
+    """Noise across the average mode, and along it in every stratum."""
+    for_noise, for_depths = jax.random.split(key)
+    noise = standard_normals(for_noise, shape, jnp.float64)
+    across = noise - component(noise, along)[:, None] * along[:, None]
+    return across, stratified_normals(for_depths, shape[1], STRATA)
 
 
 @jax.jit
-def _depth_values(noise: jax.Array, along: jax.Array, parts: Any, shift: float, epsilon: float) -> jax.Array:
-    current = jnp.einsum("enk,ek->n", noise, along)
-    loss = parts.loss(noise - shift * along[:, None])
-    return jnp.exp(shift * current - shift**2 / 2) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))
+def _depth_values(
+    block: tuple[jax.Array, jax.Array], along: jax.Array, parts: Any, shift: float, epsilon: float
+) -> jax.Array:
+    across, depths = block
+    loss = moved_losses(parts, across, along, depths - shift)
+    weight = jnp.exp(shift * depths - shift**2 / 2)
+    return (weight * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))).mean(axis=0)

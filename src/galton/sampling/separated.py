@@ -42,9 +42,22 @@ class Mechanism(NamedTuple):
         """Blocks, and the separation."""
         return self.halves.shape[0], self.halves.shape[1]
 
+    def fields(self, points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what each round adds to A_s, and what all patterns share: nothing."""
+        fields = to_columns(points, self.own, self.following) - self.halves[:, None]
+        return fields, jnp.zeros(points.shape[1])
+
+    def image(self, along: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what moving a point by `along`, (blocks, separation), adds to both."""
+        return to_columns(along[:, None], self.own, self.following)[:, 0], jnp.zeros(())
+
+    def level(self, fields: jax.Array, shared: jax.Array) -> jax.Array:
+        """Returns L = log dP/dQ."""
+        return log_mean_renewal(fields, self.prior) + shared
+
     def loss(self, points: jax.Array) -> jax.Array:
-        """Returns L = log dP/dQ at points of shape (blocks, samples, separation)."""
-        return log_mean_renewal(to_columns(points, self.own, self.following) - self.halves[:, None], self.prior)
+        """Returns L at points of shape (blocks, samples, separation)."""
+        return self.level(*self.fields(points))
 
     def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
         """Draws modes from the prior."""
@@ -136,19 +149,6 @@ class TiltedMechanism(NamedTuple):
     mechanism: Mechanism
     factors: Attraction
     offsets: jax.Array
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Blocks, and the separation."""
-        return self.mechanism.shape
-
-    def loss(self, points: jax.Array) -> jax.Array:
-        """Returns L = log dP/dQ at points of shape (blocks, samples, separation)."""
-        return self.mechanism.loss(points)
-
-    def draw_mode(self, key: jax.Array, samples: int) -> jax.Array:
-        """Draws modes from the prior."""
-        return self.mechanism.draw_mode(key, samples)
 
     def draw_modes(self, key: jax.Array, order: jax.Array, samples: int) -> tuple[jax.Array, jax.Array]:
         """Draws sums of 1 + `order` modes, each attracted by those before it, and the logarithm of prod F_l."""
@@ -279,8 +279,7 @@ class SeparatedModel(PatternModel):
     def tilt(self, order: int) -> PatternTilt:
         pair = self._pair
         bound = _penalised_bound(pair.reach, pair.interval, pair.noise_multiplier, order)
-        shape = order * math.log(order) - (1 + order) * math.log(1 + order)
-        return PatternTilt(order, shape + bound + self._margin(order))
+        return PatternTilt(order, self._log_shape(order) + bound + self._margin(order))
 
     def sampled_tilt(self, epsilon: float) -> PatternTilt:
         """Returns the tilt with the smallest range near the usual order."""

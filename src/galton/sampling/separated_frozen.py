@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from galton.guarantee import Direction
 from galton.sampling.base import chunk_key, wide_jax
 from galton.sampling.frozen import Estimate
-from galton.sampling.normals import standard_normals
 from galton.sampling.patterns import to_rows
-from galton.sampling.redrawn_frozen import Tuples, block_size, tuple_estimate
+from galton.sampling.redrawn_frozen import Tuples, block_size, stratified_tuples, tuple_estimate
 from galton.sampling.separated import (
     Attraction,
     Mechanism,
+    SeparatedModel,
     attraction,
     draw_attracted,
     mechanism,
@@ -34,25 +34,32 @@ class FrozenRenewals:
         size = block_size(pair.blocks * pair.separation)
         with wide_jax():
             unit = mechanism(pair.at(1.0))
+            self._along = jnp.asarray(SeparatedModel(pair).along())
             factors, offsets = attraction(pair.reach, pair.noise_multiplier), offset_blocks(pair, self._order)
             keys = [chunk_key(seed, Direction.MIXTURE_FIRST, index) for index in range(blocks)]
-            self._blocks = [_draw_tuples(key, unit, factors, offsets, self._order, size) for key in keys]
+            self._blocks = [_draw_tuples(key, unit, self._along, factors, offsets, self._order, size) for key in keys]
 
     def __call__(self, noise_multiplier: float, epsilon: float) -> Estimate:
         """Returns the estimate at this noise multiplier and epsilon on the frozen draws."""
         with wide_jax():
             parts = mechanism(self._pair.at(noise_multiplier))
             multipliers = self._pair.noise_multiplier, noise_multiplier
-            return tuple_estimate(self._blocks, parts, multipliers, self._order, epsilon)
+            return tuple_estimate(self._blocks, parts, self._along, multipliers, self._order, epsilon)
 
 
 @partial(jax.jit, static_argnames=("size",))
 def _draw_tuples(
-    key: jax.Array, unit: Mechanism, factors: Attraction, offsets: jax.Array, order: int, size: int
+    key: jax.Array,
+    unit: Mechanism,
+    along: jax.Array,
+    factors: Attraction,
+    offsets: jax.Array,
+    order: int,
+    size: int,
 ) -> Tuples:
     which, noise = jax.random.split(key)
     counts, log_weight = draw_attracted(which, factors, unit.prior, offsets, order, size)
     shift = to_rows(counts, unit.own, unit.following)
     single = 2 * jnp.einsum("enk,ek->n", counts, unit.halves)
     energy = (jnp.square(shift).sum(axis=(0, 2)) - single) / 2
-    return Tuples(standard_normals(noise, shift.shape, jnp.float64), shift, log_weight, energy)
+    return stratified_tuples(noise, along, shift, log_weight, energy)

@@ -24,7 +24,8 @@ FARTHEST_NORMAL = 10.0
 _FARTHEST, _STEP = 8.0, 0.05
 _WIDER = 1e-7
 """By so much strata are taken to be wider than they are: a depth is right up to this (docs/math.md, section 6.5)."""
-_ALMOST_ALL = 1 - 2.0**-53
+ALMOST_ALL = 1 - 2.0**-53
+"""No tail probability in use is larger: that of 1 belongs to no depth."""
 
 
 def stratified_normals(key: jax.Array, samples: int, strata: int) -> jax.Array:
@@ -37,7 +38,7 @@ def stratified_normals(key: jax.Array, samples: int, strata: int) -> jax.Array:
 def stratified_depths(key: jax.Array, samples: int, strata: int, mass: jax.Array | float) -> jax.Array:
     """The same for a normal given that it is below the quantile of probability `mass`."""
     tails = (jnp.arange(strata)[:, None] + uniforms(key, (strata, samples))) / strata * mass
-    return jax.scipy.special.ndtri(jnp.minimum(tails, _ALMOST_ALL))
+    return jax.scipy.special.ndtri(jnp.minimum(tails, ALMOST_ALL))
 
 
 def log_largest_average(order: int, slope: float, strata: int) -> float:

@@ -62,6 +62,8 @@ _FEW_MODES = 24
 """With so few modes the range of the tilt is close enough to delta: no other is looked for, which takes a second."""
 _SPACED_COST = math.log(5)
 """The same for spaced modes against the half-space."""
+_FROZEN_PATTERNS = 1 << 12
+"""Frozen samples of a mixture over patterns."""
 
 
 def _log_range(sampler: Sampler, epsilon: float) -> float:
@@ -295,7 +297,7 @@ class RedrawnToolkit(Toolkit):
         return _mean_multiplier(RedrawnModel(pair.at(1.0)), epsilon, delta)
 
     def blocks(self, pair: RedrawnPair) -> int:
-        return max(1, (1 << 13) // block_size(pair.epochs * pair.bins))
+        return max(1, _FROZEN_PATTERNS // block_size(pair.epochs * pair.bins))
 
     def frozen(
         self, pair: RedrawnPair, direction: Direction, epsilon: float, blocks: int, seed: int
@@ -333,7 +335,7 @@ class SeparatedToolkit(Toolkit):
         return _mean_multiplier(SeparatedModel(pair.at(1.0)), epsilon, delta)
 
     def blocks(self, pair: SeparatedPair) -> int:
-        return max(1, (1 << 13) // block_size(pair.blocks * pair.separation))
+        return max(1, _FROZEN_PATTERNS // block_size(pair.blocks * pair.separation))
 
     def frozen(
         self, pair: SeparatedPair, direction: Direction, epsilon: float, blocks: int, seed: int
