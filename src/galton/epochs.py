@@ -216,8 +216,8 @@ def _on_grids(modes: int, energy: float, direction: Direction, lower: bool, coar
         masses.append(chances)
         before, interval = here, interval * _COARSER[lower]
     order = np.argsort(np.concatenate(losses), kind="stable")
-    found = _Epoch(np.concatenate(losses)[order], np.concatenate(masses)[order], error, missed, mean)
-    return found if found.losses.size else None
+    epoch = _Epoch(np.concatenate(losses)[order], np.concatenate(masses)[order], error, missed, mean)
+    return epoch if epoch.losses.size else None
 
 
 @dataclass(frozen=True)
