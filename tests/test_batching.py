@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 from galton.batching import (
     PLANNED,
@@ -670,6 +670,28 @@ def exact_tail(size: int, trials: int, bins: int) -> tuple[float, float]:
             term *= Decimal(trials - k) / (k + 1) / (bins - 1)
             k += 1
         return float(above), float(excess)
+
+
+@pytest.mark.parametrize("padded_batch_size", [1, 20, 249, 250, 251, 400, 999])
+def test_what_is_left_out_below_the_mean_and_above_it(padded_batch_size: int) -> None:
+    chances = stats.binom.pmf(np.arange(1001), 1000, 0.25)
+    excess = float(np.maximum(np.arange(1001) - padded_batch_size, 0) @ chances)
+    assert truncation(BallsInBins(1000, 4, 8), padded_batch_size).expected == pytest.approx(8 * excess, rel=1e-9)
+
+
+def test_a_size_far_below_the_mean_takes_few_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forged plan could otherwise keep whoever loads it busy for minutes."""
+    terms, betainc = 0, special.betainc
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal terms
+        terms += np.size(arguments[0])
+        return betainc(*arguments)
+
+    monkeypatch.setattr(special, "betainc", counted)
+    cost = truncation(BallsInBins(10**9, 4, 8), 38)
+    assert cost.expected == pytest.approx(2e9 - 8 * 38, rel=1e-12)
+    assert 0 < terms < 1_000_000
 
 
 @pytest.mark.parametrize(

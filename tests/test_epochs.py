@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from galton import Adjacency, Options, calibrate, certify, compose, delta, epsilon, identity, redrawn_pair
 from galton.accounting.ledger import Ledger
-from galton.convolution import Grid, TiltedSum
-from galton.epochs import epochs_lower, epochs_upper
-from galton.errors import InvalidArgument
+from galton.convolution import LOST, Grid, GridTooLarge, TiltedSum
+from galton.epochs import _Epoch, _rounded_down, epochs_lower, epochs_upper
+from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Direction
 from galton.likelihoods import likelihood_lower, likelihood_upper
+from galton.loss_grids import Atoms
 from galton.many_bins import pair_of_bins
 from galton.redrawn import pattern_pair
 from galton.sampling.toolkits import toolkit_for
@@ -106,9 +110,83 @@ def test_replace_has_no_such_bound() -> None:
             bound(4, 1.0, 2, Direction.REPLACE, 1.0)
 
 
-@pytest.mark.parametrize("energy", [1e-9, 1e9])
-def test_what_is_out_of_reach_is_said(energy: float) -> None:
-    assert bracket(4, energy, 4, Direction.MIXTURE_FIRST, 1.0) == (0.0, 1.0)
+@pytest.mark.parametrize("direction", BOTH)
+@pytest.mark.parametrize("energy", [1e-9, 300.0, 400.0, 1e9])
+def test_what_is_out_of_reach_is_said(energy: float, direction: Direction) -> None:
+    assert bracket(4, energy, 4, direction, 1.0) == (0.0, 1.0)
+
+
+def test_an_epsilon_beyond_all_numbers_has_bounds() -> None:
+    for direction in BOTH:
+        lower, upper = bracket(4, 1.0, 3, direction, 1e4)
+        assert lower == 0.0
+        assert upper < 1e-9
+
+
+def test_likelihoods_that_all_round_to_0_say_nothing() -> None:
+    """Noise-first at little noise nearly all of every likelihood is below the first point of its grid."""
+    lower, upper = bracket(2, 200.0, 2, Direction.NOISE_FIRST, 1.0)
+    assert lower == 0.0
+    assert upper > 0.999
+
+
+def _payoffs(mu: float, strikes: FloatArray, rising: bool) -> FloatArray:
+    """E(X - k)_+ or E(k - X)_+ for a log-normal X of mean 1, in closed form."""
+    logs = np.log(np.maximum(strikes, 1e-300)) / mu
+    upper, lower = ndtr(-logs + mu / 2), ndtr(-logs - mu / 2)
+    if rising:
+        return np.where(strikes > 0, upper - strikes * lower, 1 - strikes)
+    return np.where(strikes > 0, strikes * (1 - lower) - (1 - upper), 0.0)
+
+
+@pytest.mark.parametrize("direction", BOTH)
+@pytest.mark.parametrize(("mu", "level"), [(0.05, 0.0), (0.2, 1.0), (0.5, 2.0), (0.7, 0.5)])
+def test_two_bins_in_two_epochs_by_integration(direction: Direction, mu: float, level: float) -> None:
+    """Three normals by the trapezoidal rule, whose error is 1e-6 here, and the last one in closed form."""
+    rising = direction is Direction.MIXTURE_FIRST
+    normals = np.linspace(-9, 9 + mu, 91)
+    chances = np.exp(-np.square(normals) / 2) / math.sqrt(2 * math.pi) * (normals[1] - normals[0])
+    likelihoods = np.exp(mu * normals - mu**2 / 2)
+    sums = np.add.outer(likelihoods, likelihoods)[:, :, None] / 2
+    strikes = 2 * (math.exp(level) if rising else math.exp(-level)) / sums - likelihoods
+    values = sums / 2 * _payoffs(mu, strikes, rising) * (1.0 if rising else math.exp(level))
+    truth = float(np.einsum("i,j,k,ijk->", chances, chances, chances, values))
+    lower, upper = bracket(2, mu**2, 2, direction, level)
+    assert lower <= truth * (1 + 1e-5)
+    assert truth * (1 - 1e-5) <= upper
+    assert upper - lower < 0.02 * truth
+
+
+@pytest.mark.parametrize("direction", slow_after(1, BOTH))
+def test_many_epochs_are_nearly_gaussian(direction: Direction) -> None:
+    """The loss of an epoch is so small that the sum of 10,000 is normal, up to its first cumulants' remainder."""
+    epochs, modes, energy, level = 10_000, 4, 1e-4, 1.0
+    truth = gaussian(level, math.sqrt(epochs * math.log1p(math.expm1(energy) / modes)))
+    lower, upper = bracket(modes, energy, epochs, direction, level)
+    assert lower <= truth * 1.001
+    assert truth * 0.999 <= upper
+    assert upper <= 1.002 * truth
+    assert lower >= 0.8 * truth
+
+
+def test_a_grid_of_losses_that_is_too_large_is_not_made() -> None:
+    epoch = _Epoch(np.array([-10.0, 10.0]), np.array([0.5, 0.5]), 0.0, 0.0, 1.0)
+    with pytest.raises(GridTooLarge):
+        _rounded_down(epoch, 2.0**-40)
+
+
+def test_errors_of_the_other_epochs_count_too() -> None:
+    """Every epoch may have a mass of 1.5 where its computed one is 1: delta of three may be 1.5^3 instead of 1."""
+    assert _Epoch(np.zeros(1), np.ones(1), 0.5, 0.0, 1.0).wrong(3) >= 1.5**3 - 1
+    assert _Epoch(np.zeros(1), np.ones(1), 1e-12, 0.0, 1.0).wrong(1000) < 1.001e-9
+
+
+def test_atoms_in_any_order_are_the_same_loss() -> None:
+    points, masses = np.array([0.3, -2.0, 0.3, 1.7]), np.array([0.2, 0.3, 0.1, 0.4])
+    order = np.argsort(points)
+    some, same = Atoms(points, masses, 0.0).on_grid(0.25), Atoms(points[order], masses[order], 0.0).on_grid(0.25)
+    assert some.first == same.first
+    np.testing.assert_allclose(some.masses, same.masses, rtol=1e-15)
 
 
 def test_law_of_a_sum_of_coins() -> None:
@@ -118,6 +196,52 @@ def test_law_of_a_sum_of_coins() -> None:
     by_sum = dict(zip(np.round(law.points * 2).astype(int).tolist(), law.masses.tolist(), strict=True))
     wrong = math.fsum(abs(by_sum.pop(k, 0.0) - chance) for k, chance in enumerate(chances)) + math.fsum(by_sum.values())
     assert wrong <= error < 1e-10
+
+
+def _exact(parts: list[tuple[Grid, int]]) -> tuple[int, list[Fraction]]:
+    """The first place and the masses of a sum, in fractions."""
+    total, first = [Fraction(1)], 0
+    for term, times in parts:
+        first += times * term.first
+        each = [Fraction(float(mass)) for mass in term.masses]
+        for _ in range(times):
+            longer = [Fraction(0)] * (len(total) + len(each) - 1)
+            for i, before in enumerate(total):
+                for j, mass in enumerate(each):
+                    longer[i + j] += before * mass
+            total = longer
+    return first, total
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_sums_on_a_grid_by_fractions(seed: int) -> None:
+    """Masses from 1 down to where they underflow; whatever rounding does is within the stated error."""
+    draw = random.Random(seed)
+    deep = draw.choice([1, 30, 290])
+    parts = []
+    for _ in range(draw.randint(1, 3)):
+        masses = np.array([draw.choice([draw.random(), 10 ** -draw.uniform(0, deep), 0.0]) for _ in range(4)])
+        if draw.random() < 0.7:
+            masses[draw.randrange(4)] += 1
+        parts.append((Grid(0.25, draw.randint(-5, 5), masses / max(1.0, masses.sum())), draw.choice([1, 3, 8])))
+    parts = [(term, times) for term, times in parts if term.masses.any()] or [(Grid(0.25, 0, np.full(2, 1e-300)), 8)]
+    first, exact = _exact(parts)
+    total = TiltedSum(parts)
+    law, error = total.law()
+    by_place = dict(zip(range(law.first, law.first + law.masses.size), law.masses.tolist(), strict=True))
+    wrong = sum(abs(Fraction(by_place.pop(first + k, 0.0)) - mass) for k, mass in enumerate(exact))
+    assert wrong + sum(map(Fraction, by_place.values())) <= error
+    for level in (draw.uniform(first - 2, first + len(exact)) / 4 for _ in range(4)):
+        above = [(float(mass), (first + k) / 4 - level) for k, mass in enumerate(exact) if (first + k) / 4 > level]
+        truth = math.fsum(mass * -math.expm1(-gap) for mass, gap in above)
+        lower, upper = total.bracket(level, lambda gaps: -np.expm1(-gaps), most=1.0)
+        assert lower <= truth * (1 + 1e-14)
+        assert truth * (1 - 1e-14) <= upper + LOST
+
+
+def test_masses_that_underflow_are_in_the_error() -> None:
+    _, error = TiltedSum([(Grid(0.25, 0, np.full(2, 1e-300)), 8)]).law()
+    assert error > 0
 
 
 # What the accountant makes of it.

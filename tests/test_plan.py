@@ -15,6 +15,7 @@ import pytest
 
 import galton
 from galton.accountants import Certified, Evidence, Figure, Setting, Standing, Statement, find_accountant
+from galton.accountants.monte_carlo import what_is_proved
 from galton.accounting import Options, certify
 from galton.accounting.ledger import Ledger
 from galton.batching import BallsInBins, CyclicPoisson, Poisson, RedrawnBallsInBins, truncation
@@ -889,6 +890,24 @@ def test_a_claim_that_a_closed_form_proved_has_no_probability_of_failure(small_p
     plan = replace(small_plan, evidence=Certified("balls-in-bins", certificate))
     assert plan.evidence.words == "A bound in closed form proves it; no sample was needed."
     assert "released only because" not in plan.statement
+
+
+def test_a_verification_says_what_proved_the_claim_or_did_not(small_plan: Plan) -> None:
+    def words(noise_multiplier: float) -> str:
+        evidence = fitting(small_plan.evidence, noise_multiplier)
+        changed = replace(small_plan, noise_multiplier=noise_multiplier, evidence=evidence)
+        return verify_plan(changed, galton.Options(seed=7)).words
+
+    assert words(50.0).startswith("a bound that needs no sample proves delta <= ")
+    assert "fresh samples do NOT prove delta <= " in words(0.9 * small_plan.noise_multiplier)
+
+
+def test_a_rejection_without_a_sample_says_why(tmp_path: Path) -> None:
+    pair = galton.redrawn_pair(galton.identity(8), 4, 0.057)
+    certificate = certify(pair, CLAIMS[Adjacency.ADD_OR_REMOVE], ledger=Ledger(tmp_path / "attempts.json"))
+    assert (certificate.accepted, certificate.samples) == (False, 0)
+    assert "nothing proves delta <= " in what_is_proved(certificate)
+    assert "floating point" in what_is_proved(certificate)
 
 
 def test_the_number_of_examples_is_said_to_be_public(plans: dict[str, Plan]) -> None:

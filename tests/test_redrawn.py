@@ -41,7 +41,7 @@ from galton.sampling.redrawn import (
     start_of,
 )
 from galton.sampling.strata import log_largest_average
-from galton.sampling.toolkits import frozen_estimator
+from galton.sampling.toolkits import RedrawnToolkit, frozen_estimator
 from galton.strategies import Blt, Dense, Scaled, Strategy, Toeplitz, Tree, identity, square_root
 from galton.strategies.sensitivity import redrawn_sensitivity
 from galton.workloads import prefix_sums
@@ -753,3 +753,11 @@ def test_one_epoch_by_patterns_is_bins_drawn_once() -> None:
     assert estimate.samples > known.samples == 0
     assert estimate.lower <= known.upper
     assert known.lower <= estimate.upper
+
+
+def test_where_the_gaussian_bound_is_0_no_other_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> float:
+        raise AssertionError
+
+    monkeypatch.setattr(RedrawnToolkit, "ceiling", slow)
+    assert direction_upper_bound(redrawn_pair(identity(16), 4, 1000.0), Direction.MIXTURE_FIRST, 1.0) == 1e-300

@@ -140,9 +140,9 @@ def _log_scale(parts: Sequence[_Part], tilt: float) -> float:
 class TiltedSum:
     """The sum of independent terms on one grid: several kinds of terms, each so many times.
 
-    Formal guarantee: what the masses of the terms give lies within `bracket`, whatever the
-    rounding of this arithmetic, if exp and log are right to 1e-13 and the FFT has the error of the standard algorithm
-    (Higham, Theorem 24.2, times 4).
+    Formal guarantee: what the masses of the terms give lies within `bracket`, and the masses of the sum within the
+    error of `law`, whatever the rounding of this arithmetic, if exp, log and arctan are right to 4 units in the last
+    place and the FFT has the error of the standard algorithm (Higham, Theorem 24.2, times 4).
 
     Args:
       parts: kinds of terms, each with the number of such terms; all on the same interval.
@@ -223,12 +223,14 @@ class TiltedSum:
         if log_front > 1 or units * UNIT > 1:
             return 0.0, math.inf
         front, rounding = math.exp(log_front), math.exp(units * UNIT)
-        # Beyond the window, and folded into it, is a tilted mass of at most e^-_TAIL on either side.
-        beyond = _largest(payoff, most, tilt, float(gaps[-1]) if gaps.size else 0.0)
-        folded = 2 * float(values.max(initial=0.0))
-        upper = front * (inside + hidden + math.exp(-_TAIL) * beyond) * rounding
-        lower = front * (inside - hidden - math.exp(-_TAIL) * folded) / rounding
-        return max(lower, 0.0), upper
+        # Beyond the window, and folded into it, is a tilted mass of at most e^-_TAIL on either side; on the lower one
+        # it counts only if the level is there.
+        within = window.first * self._interval <= level
+        beyond = _largest(payoff, most, tilt, float(gaps[-1]) if gaps.size and within else 0.0)
+        outside, folded = (1 if within else 2) * beyond, 2 * float(values.max(initial=0.0))
+        upper = front * (inside + hidden + math.exp(-_TAIL) * outside * rounding) * rounding
+        lower = front * (inside - hidden - math.exp(-_TAIL) * folded * rounding) / rounding
+        return max(lower - LOST, 0.0), upper
 
     def law(self) -> tuple[Grid, float]:
         """Returns the masses of the sum, and a bound on the sum of the sizes of all their errors.
@@ -246,7 +248,8 @@ class TiltedSum:
         masses = np.where((places >= least) & (places <= most), np.maximum(window.masses, 0.0), 0.0)
         hidden = window.product.hidden(np.ones(size))
         rounding = math.expm1(self._units(0.0, size, window.log_scale) * UNIT)
-        error = scale * (hidden + 4 * math.exp(-_LAW_TAIL) + rounding * float(masses.sum())) * (1 + 1e-9)
+        wrong = (hidden + 4 * math.exp(-_LAW_TAIL)) * (1 + rounding) + rounding * float(masses.sum())
+        error = scale * wrong * (1 + 1e-9) + LOST
         return Grid(self._interval, window.first, masses * scale), error
 
     def _window(self, tilt: float, tail: float, factors: Sequence[float]) -> _Window:

@@ -44,8 +44,8 @@ _SHARE = 12.0
 def likelihood_upper(modes: int, energy: float, direction: Direction, epsilon: float) -> float:
     """Returns an upper bound on delta of `modes` orthogonal modes, G = energy * I: quick, and usually within 1%.
 
-    Formal guarantee: delta(epsilon) is at most this with certainty, if exp, log and the normal distribution function
-    are right to 1e-13 and the FFT has the error of the standard algorithm.
+    Formal guarantee: delta(epsilon) is at most this with certainty, if exp and log are right to 4 units in the last
+    place, the normal distribution function to 1e-13, and the FFT has the error of the standard algorithm.
 
     Args:
       modes: how many.

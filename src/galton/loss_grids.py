@@ -31,7 +31,7 @@ class Atoms:
     """A loss with finitely many values, by its probabilities in the first run.
 
     Attributes:
-      points: the values, increasing.
+      points: the values; equal ones may be apart.
       masses: their probabilities.
       infinite: the probability of an infinite loss; the sum of all may exceed 1 by rounding.
     """
@@ -76,7 +76,7 @@ class Atoms:
         points = points + 4 * UNIT * (np.abs(points) + interval)
         below = np.floor(points / interval)
         below += points >= (below + 1) * interval
-        first, last = int(below[0]), int(below[-1]) + 1
+        first, last = int(below.min()), int(below.max()) + 1
         if last - first > MOST_CELLS:
             raise GridTooLarge(f"composition: losses up to {last * interval:g} need a grid of {last - first} points")
         gap = -math.expm1(-interval)

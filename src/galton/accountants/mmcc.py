@@ -57,7 +57,8 @@ def mmcc_delta(
     Formal guarantee: delta(epsilon) of the run is at most this, for C without negative entries, per-example
     contributions of norm at most 1 that may depend on the past, and every example in every round independently with
     probability 1 / bins. Nothing is sampled; every rounding is towards a larger delta, and what the FFT of the
-    composition may hide is bounded and added, if exp, log and the normal distribution function are right to 1e-13.
+    composition may hide is bounded and added, if exp and log are right to 4 units in the last place and the normal
+    distribution function to 1e-13.
 
     Args:
       strategy: C.

@@ -33,7 +33,7 @@ from galton.accounting import (
     epsilon_upper_bound,
     profile,
 )
-from galton.accounting.certificate import FAILURE_SHARE
+from galton.accounting.certificate import FAILURE_SHARE, Certificate
 from galton.accounting.inversion import quick_epsilon
 from galton.accounting.options import derived_seed
 from galton.accounting.quick import quick_multiplier
@@ -136,8 +136,7 @@ class MonteCarlo(Accountant):
         proved = self.room(claim)
         pair = self._pair(run.strategy, run.bins).at(run.noise_multiplier)
         certificate = certify(pair, proved, options=options, ledger=ledger)
-        verb = "prove" if certificate.accepted else "do NOT prove"
-        words = f"{certificate.samples:,} fresh samples {verb} delta <= {proved.delta:g}"
+        words = what_is_proved(certificate)
         paid = certificate.stated_delta <= claim.delta
         if certificate.accepted and not paid:
             words += f", but after {certificate.attempts - 1} rejected attempts, more than delta covers"
@@ -239,3 +238,13 @@ class MonteCarlo(Accountant):
             failure_probability=1 - options.confidence,
         )
         return Figure(calibration.noise_multiplier, calibration.guarantee, statement)
+
+
+def what_is_proved(certificate: Certificate) -> str:
+    """In words, what a verification proved, or did not."""
+    claim = f"delta <= {certificate.guarantee.delta:g}"
+    if certificate.samples:
+        return f"{certificate.samples:,} fresh samples {'prove' if certificate.accepted else 'do NOT prove'} {claim}"
+    if certificate.accepted:
+        return f"a bound that needs no sample proves {claim}"
+    return f"nothing proves {claim}: {certificate.by_direction[-1].reason}"

@@ -48,6 +48,8 @@ def direction_upper_bound(pair: DominatingPair, direction: Direction, epsilon: f
     toolkit = toolkit_for(pair)
     mu = toolkit.unamplified_mu(pair) * direction.sides
     unamplified = min(1.0, gaussian_delta(epsilon, mu) * (1 + 1e-7))
+    if unamplified <= SMALLEST:  # other bounds may take half a minute, for 10,000 redrawn epochs
+        return SMALLEST
     return max(min(unamplified, toolkit.ceiling(pair, direction, epsilon)), SMALLEST)
 
 

@@ -200,17 +200,27 @@ def tail_probability(size: int, trials: int, chance: float) -> float:
 
 
 def _expected_excess(size: int, trials: int, chance: float) -> float:
-    """Returns E (N - size)_+ = sum_{k >= size} Pr[N > k]: all terms are positive, so small results stay precise."""
+    """Returns E (N - size)_+: sums of positive terms, so that small results stay precise.
+
+    Above the mean that is the sum of Pr[N > k] over k >= size; below, the mean less size plus that of Pr[N <= k] over
+    k < size. Both are summed from size on, outwards, and are over after a few standard deviations.
+    """
     from scipy.special import betainc
 
-    total, step = 0.0, max(64, int(4 * math.sqrt(trials * chance)))
-    for start in range(size, trials, step):
-        ks = np.arange(start, min(start + step, trials), dtype=np.float64)
-        part = float(betainc(ks + 1, trials - ks, chance).sum())
+    mean, step = trials * chance, max(64, int(4 * math.sqrt(trials * chance)))
+    above = size >= mean
+    total = 0.0
+    for start in range(size, trials, step) if above else range(size, 0, -step):
+        if above:
+            ks = np.arange(start, min(start + step, trials), dtype=np.float64)
+            part = float(betainc(ks + 1, trials - ks, chance).sum())
+        else:
+            ks = np.arange(max(start - step, 0), start, dtype=np.float64)
+            part = float(betainc(trials - ks, ks + 1, 1 - chance).sum())
         total += part
         if part <= 1e-14 * total:
             break
-    return total
+    return total if above else mean - size + total
 
 
 def _any_overflow_at_least(overflow: float, scheme: Scheme) -> float:

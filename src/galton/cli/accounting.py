@@ -262,6 +262,7 @@ def calibrate(
     if as_json:
         return show.print_json(values)
     check = calibration.check
+    how = "on fresh samples" if check.samples else "without samples"
     rows = [
         _words(mechanism.strategy, pair),
         ("target", str(guarantee)),
@@ -273,7 +274,7 @@ def calibrate(
             f"{calibration.unamplified:.5g}: amplification saves a factor {calibration.unamplified / multiplier:.2f}",
         ),
         ("error", f"{values['rmse']:.5g} root mean square, {values['max_error']:.5g} at most ({workload} workload)"),
-        ("delta", f"{check.delta:.4g} in [{check.lower:.4g}, {check.upper:.4g}] on fresh samples"),
+        ("delta", f"{check.delta:.4g} in [{check.lower:.4g}, {check.upper:.4g}] {how}"),
         *_merge_row(values),
         ("time", f"{calibration.seconds:.1f} s, seed {calibration.seed}"),
     ]

@@ -163,6 +163,7 @@ def optimize(
         raise typer.Exit(0 if written else 2)
     classical = optimized.unamplified
     check = optimized.calibration.check
+    how = "on fresh samples" if check.samples else "without samples"
     rows = [
         (
             "strategy",
@@ -171,7 +172,7 @@ def optimize(
         ),
         ("target", str(guarantee)),
         ("error", f"{optimized.rmse:.5g} root mean square, {optimized.max_error:.5g} at most ({workload} workload)"),
-        ("noise multiplier", f"{optimized.noise_multiplier:.5g} (sensitivity 1), calibrated on fresh samples"),
+        ("noise multiplier", f"{optimized.noise_multiplier:.5g} (sensitivity 1), calibrated {how}"),
         ("delta", f"{check.delta:.4g} in [{check.lower:.4g}, {check.upper:.4g}], confidence {confidence:g}"),
         (
             "classical optimum",
