@@ -272,7 +272,7 @@ def test_a_check_whose_samples_cost_much_takes_fewer_and_more_noise(monkeypatch:
     pair, target = dominating_pair(square_root(12), 4), Guarantee(1.0, 1e-3)
     usual = calibrate(pair, target, options=Options(seed=1))
     most = 8192
-    monkeypatch.setattr("galton.accounting.calibration._CHECK_WORK", most * 4**2)
+    monkeypatch.setattr("galton.accounting.calibration.CHECK_WORK", most * 4**2)
     cheap = calibrate(pair, target, options=Options(seed=1))
     assert cheap.check.samples <= 2 * most < usual.check.samples  # two directions
     assert cheap.check.upper <= target.delta

@@ -27,7 +27,7 @@ from galton.typechecking import typechecked
 
 DEFAULT_TAU = 1.05
 _CHECKS = 12
-_CHECK_WORK = 6 * 10**10
+CHECK_WORK = 10**11
 """Multiplications that a check may take: some seconds. A check that has not passed by then raises the noise."""
 _SLOPE = 0.08
 """d log multiplier / d log delta where it was not measured. Doubled with every check that fails: with more noise delta
@@ -131,7 +131,7 @@ def calibrate(
         quick = quick_multiplier(pair, aim, options, seed)
         multiplier, steps, slope = quick.value, quick.designs, quick.slope()
     width = replace(options, rel_width=min(tau - 1, 0.1))
-    affordable = _CHECK_WORK // toolkit_for(pair).work(pair)
+    affordable = CHECK_WORK // toolkit_for(pair).work(pair)
     if options.samples is None and affordable < DEFAULT_SAMPLES:
         width = replace(width, samples=max(1, affordable))
         multiplier = min(highest, _confirmable(pair, guarantee, aim.delta, multiplier, slope, width))
