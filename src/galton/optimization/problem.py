@@ -17,6 +17,7 @@ from galton.optimization.families import Family
 from galton.optimization.forms import Form
 from galton.optimization.noise_level import Level
 from galton.optimization.participation import ONE_DRAW, Participation
+from galton.sampling.base import placed
 from galton.workloads import Workload
 
 Function = Callable[[jax.Array, jax.Array], jax.Array]
@@ -61,18 +62,16 @@ class Problem:
 
     def statistic(self, parameters: FloatArray) -> FloatArray:
         """Returns the array that the noise depends on."""
-        return np.asarray(self._jitted_statistic(jnp.asarray(parameters)))
+        return np.asarray(self._jitted_statistic(placed(parameters)))
 
     def value(self, parameters: FloatArray, log_sigma: float) -> float:
         """Returns the objective at a known noise level."""
-        return float(self._jitted_value(jnp.asarray(parameters), log_sigma))
+        return float(self._jitted_value(placed(parameters), log_sigma))
 
     def value_and_gradient(self, parameters: FloatArray, level: LevelFunction) -> tuple[float, FloatArray]:
         """Returns the objective with the noise that C needs, and its gradient."""
         solution = level(self.statistic(parameters))
-        value, gradient = self._jitted_gradient(
-            jnp.asarray(parameters), solution.log_sigma, jnp.asarray(solution.gradient)
-        )
+        value, gradient = self._jitted_gradient(placed(parameters), solution.log_sigma, placed(solution.gradient))
         number, slopes = float(value), np.asarray(gradient)
         if not math.isfinite(number) or not np.isfinite(slopes).all():
             raise NotFinite("objective", number, "must be finite, with finite derivatives, wherever C is positive")
