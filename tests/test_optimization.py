@@ -398,6 +398,14 @@ def test_very_many_bins_are_averaged(family: str) -> None:
     assert np.allclose(gram.diagonal(), means.diagonal() + (single - means.diagonal()) / 3, rtol=1e-9)
 
 
+def test_the_classical_optimum_is_found_only_if_asked_for() -> None:
+    few: dict[str, Any] = {"samples": 256, "iterations": 1, "refreshes": 1, "options": Options(seed=1, samples=1 << 14)}
+    alone = galton.optimize("blt:1", 4, 8, 2.0, 1e-2, reference=False, **few)
+    compared = galton.optimize("blt:1", 4, 8, 2.0, 1e-2, **few)
+    assert alone.unamplified == {} != compared.unamplified
+    assert alone.rmse == compared.rmse
+
+
 @pytest.mark.parametrize("family", ["toeplitz", "blt:1+scale"])
 def test_noise_of_many_bins_has_a_least_multiplier(family: str) -> None:
     """The error is that at the larger of two noises: what C needs, and a multiple of its largest mode."""
