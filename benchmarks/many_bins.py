@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,17 @@ from benchmarks.common import RESULTS, markdown, write
 from galton import plots
 from galton.accounting.quick import quick_multiplier
 from galton.many_bins import many_bins_pair
+from galton.optimization.participation import OneDraw, Participation
 
 EPSILON, DELTA = 1.0, 1e-5
 CURVE = [(128 << (2 * step), 4) for step in range(6)]
 """Bins and epochs: 128 to 131,072 bins."""
-GOALS = [(10_000, 4), (100_000, 4), (1_000_000, 1)]
+GOALS = [(10_000, 4), (100_000, 4)]
+MILLION = (1_000_000, 1)
 TAU, ROUGH_TAU = 1.05, 1.25
 """Room for the certificate, as a factor of delta; more of it, and fewer samples, for a million bins."""
+PLANS = [(True, 1_000_000, 1_000), (True, 10_000_000, 1_000), (False, 1_000_000, 1_000)]
+"""Plans as a newcomer types them (4 epochs, epsilon 2, delta 1e-7): whether C is limited, examples and batch size."""
 LARGE = 32_768
 """From so many bins on exponents are fitted."""
 BOTH = 512
@@ -74,7 +79,12 @@ def certificate(bins: int, epochs: int, way: str, multiplier: float | None) -> d
 
 def apart(bins: int, epochs: int, way: str = "many", multiplier: float | None = None) -> dict[str, Any]:
     """The same in a process of its own."""
-    asked = json.dumps([bins, epochs, way, multiplier])
+    return apart_from_here("certificate", bins, epochs, way, multiplier)
+
+
+def apart_from_here(*asked_for: Any) -> dict[str, Any]:
+    """One measurement by its name in `ALONE`, with its arguments, in a process of its own."""
+    asked = json.dumps(asked_for)
     done = subprocess.run([sys.executable, __file__, asked], capture_output=True, text=True, check=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     print(row, flush=True)
@@ -106,8 +116,8 @@ def losses() -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> None:
-    """Writes results/many_bins.md: one row a certificate, and the ratio where both ways ran."""
+def table(name: str, rows: list[dict[str, Any]]) -> None:
+    """Writes results/NAME.md: one row a certificate, and the ratio where both ways ran."""
     gram = {row["bins"]: row for row in rows if row["way"] == "gram"}
     body = []
     for row in rows:
@@ -129,7 +139,7 @@ def table(rows: list[dict[str, Any]]) -> None:
         )
     header = ["bins x epochs", "way", "noise", "accepted", "samples", "quick noise, s CPU"]
     header += ["certify, s CPU", "certify, s", "GB", "Gram / this, CPU"]
-    markdown("many_bins", header, body)
+    markdown(name, header, body)
 
 
 def picture(rows: list[dict[str, Any]], exponents: dict[str, float]) -> None:
@@ -158,8 +168,58 @@ def certificates() -> None:
     curve = [row for row in rows if row["way"] == "many" and (row["bins"], row["epochs"]) in CURVE]
     exponents = {name: exponent(curve, name) for name in ("processor_seconds_certify", "peak_gigabytes")}
     write("many_bins", rows, exponents=exponents)
-    table(rows)
+    table("many_bins", rows)
     picture(rows, exponents)
+
+
+def million() -> None:
+    """Measures a certificate for a million bins and writes results/million.{json,md}."""
+    rows = [apart(*MILLION)]
+    write("million", rows)
+    table("million", rows)
+
+
+def plan(limited: bool, examples: int, batch_size: int) -> dict[str, Any]:
+    """Makes a plan; without `limited` the search for C does not ask how many samples a certificate takes."""
+    if not limited:
+        OneDraw.least_multiplier = Participation.least_multiplier  # type: ignore[method-assign]
+    begun, busy = time.perf_counter(), time.process_time()
+    made = galton.make_plan(2.0, 1e-7, examples=examples, batch_size=batch_size, epochs=4, options=galton.Options())
+    return {
+        "bins": made.bins,
+        "limited": limited,
+        "rmse": made.rmse,
+        "noise_multiplier": made.noise_multiplier,
+        "samples": made.evidence.to_json()["certificate"]["samples"],
+        "processor_seconds": time.process_time() - busy,
+        "seconds": time.perf_counter() - begun,
+        "load": os.getloadavg()[1],
+        "peak_gigabytes": peak_gigabytes(),
+    }
+
+
+def plans() -> None:
+    """Measures plans and writes results/many_bins_plans.{json,md}, again after each."""
+    rows: list[dict[str, Any]] = []
+    for asked in PLANS:
+        rows.append(apart_from_here("plan", *asked))
+        write("many_bins_plans", rows)
+        body = [
+            [
+                f"{row['bins']:,} x 4",
+                "affordable C" if row["limited"] else "any C, as before",
+                f"{row['rmse']:.3f}",
+                f"{row['noise_multiplier']:.4f}",
+                f"{row['samples']:,}",
+                f"{row['processor_seconds']:.0f}",
+                f"{row['seconds']:.0f}",
+                f"{row['load']:.0f}",
+                f"{row['peak_gigabytes']:.1f}",
+            ]
+            for row in rows
+        ]
+        header = ["bins x epochs", "search", "error", "noise", "samples", "s CPU", "s", "load", "GB"]
+        markdown("many_bins_plans", header, body)
 
 
 def merging() -> None:
@@ -170,15 +230,17 @@ def merging() -> None:
     markdown("merging", ["C, 128 bins, epsilon 1", "f = 1", "f = 2", "f = 4", "f = 8"], body)
 
 
-PARTS = {"certificates": certificates, "merging": merging}
+PARTS = {"certificates": certificates, "million": million, "plans": plans, "merging": merging}
+ALONE: dict[str, Callable[..., dict[str, Any]]] = {"certificate": certificate, "plan": plan}
+"""What runs in a process of its own."""
 
 
 def main() -> None:
-    """Runs the parts named, or all; a list in JSON is one certificate, for the process that it has of its own."""
+    """Runs the parts named, or all; a list in JSON is one measurement, for the process that it has of its own."""
     names = sys.argv[1:] or list(PARTS)
     if names[0].startswith("["):
-        bins, epochs, way, multiplier = json.loads(names[0])
-        print(json.dumps(certificate(bins, epochs, way, multiplier)))
+        what, *arguments = json.loads(names[0])
+        print(json.dumps(ALONE[what](*arguments)))
         return
     for name in names:
         PARTS[name]()

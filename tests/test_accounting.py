@@ -272,7 +272,7 @@ def test_a_check_whose_samples_cost_much_takes_fewer_and_more_noise(monkeypatch:
     pair, target = dominating_pair(square_root(12), 4), Guarantee(1.0, 1e-3)
     usual = calibrate(pair, target, options=Options(seed=1))
     most = 8192
-    monkeypatch.setattr("galton.accounting.calibration._CHECK_WORK", most * 4**2)
+    monkeypatch.setattr("galton.accounting.calibration.CHECK_WORK", most * 4**2)
     cheap = calibrate(pair, target, options=Options(seed=1))
     assert cheap.check.samples <= 2 * most < usual.check.samples  # two directions
     assert cheap.check.upper <= target.delta
@@ -465,12 +465,17 @@ def test_an_astronomical_epsilon_leaves_nothing(bins: int) -> None:
 
 
 @SLOW
-def test_merge_loss_is_reported_as_a_factor() -> None:
-    strategy = square_root(256)
-    pair = dominating_pair(strategy, 64, 3.0, 2)
+def test_merge_loss_is_reported_as_factors() -> None:
+    """Noise that is larger by the second factor makes up for the first: held against limits with bins merged."""
+    strategy = square_root(256, 32)
+    pair = dominating_pair(strategy, 64, 1.5, 2)
     loss = merge_loss(strategy, pair, 0.5, EITHER)
     assert loss is not None
-    assert 1.0 <= loss < 2.0
+    assert 1.1 < loss.delta < 4.0
+    assert 1.0 < loss.noise < 1.2
+    options = Options(seed=1, rel_width=0.05)
+    merged = [delta(pair.at(1.5 * factor), 0.5, options=options).delta for factor in (1.0, loss.noise)]
+    assert merged[0] / merged[1] == pytest.approx(loss.delta, rel=0.15)
     assert merge_loss(strategy, dominating_pair(strategy, 64, 3.0, 64), 0.5, EITHER) is None
 
 

@@ -330,10 +330,12 @@ def test_few_bins_and_other_matrices_keep_their_gram_matrix() -> None:
     assert isinstance(pair_of_bins(square_root(100), 50), Pair)
     assert isinstance(pair_of_bins(Tree(1024), 1024), Pair)
     assert isinstance(pair_of_bins(square_root(3000, 8), 1500), Pair)  # short memory
+    assert isinstance(pair_of_bins(square_root(4096, 256), 1024), Pair)  # longer, but nothing has to be merged
+    assert isinstance(pair_of_bins(square_root(12288, 1024), 3072), ManyBinsPair)
     assert isinstance(pair_of_bins(square_root(3000, 8), 2999), ManyBinsPair)  # a prime number cannot be merged
     assert isinstance(pair_of_bins(identity(3000), 1500), ManyBinsPair)  # nothing is sampled
     assert isinstance(pair_of_bins(identity(3000), 2999), ManyBinsPair)
-    assert isinstance(pair_of_bins(Scaled(square_root(1024), np.ones(1024)), 1024), ManyBinsPair)
+    assert isinstance(pair_of_bins(Scaled(square_root(4096), np.ones(4096)), 1024), ManyBinsPair)
 
 
 def test_another_spelling_is_the_same_target() -> None:

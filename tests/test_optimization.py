@@ -25,12 +25,17 @@ from scipy.stats import norm
 
 import galton
 from galton import Adjacency, Direction, Guarantee, InvalidArgument, Options
+from galton.accounting.calibration import CHECK_WORK
 from galton.errors import FloatArray, GaltonError
 from galton.optimization import parse_family, search, unamplified
-from galton.optimization.noise_level import ESTIMATORS, GramLevel, OutsideDesign
-from galton.optimization.problem import Problem
+from galton.optimization.affordable import least_multiplier
+from galton.optimization.noise_level import ESTIMATORS, GramLevel, Level, OutsideDesign
+from galton.optimization.participation import ONE_DRAW
+from galton.optimization.problem import LevelFunction, Problem
 from galton.optimization.series import inverse_series
+from galton.pair import dominating_pair
 from galton.sampling.base import wide_jax
+from galton.sampling.tilted import best_tilt
 from galton.strategies import Blt, ColumnBanded, Dense, Scaled, Strategy, Toeplitz, identity, square_root
 from galton.workloads import MatrixWorkload, Workload, cooldown, momentum, prefix_sums
 from tests.marks import SLOW, slow_after
@@ -393,6 +398,57 @@ def test_very_many_bins_are_averaged(family: str) -> None:
     assert np.allclose(gram[beside], means[beside], rtol=1e-9)
     single = np.einsum("iaia->ia", exact)[:, 1]
     assert np.allclose(gram.diagonal(), means.diagonal() + (single - means.diagonal()) / 3, rtol=1e-9)
+
+
+def test_the_classical_optimum_is_found_only_if_asked_for() -> None:
+    few: dict[str, Any] = {"samples": 256, "iterations": 1, "refreshes": 1, "options": Options(seed=1, samples=1 << 14)}
+    alone = galton.optimize("blt:1", 4, 8, 2.0, 1e-2, reference=False, **few)
+    compared = galton.optimize("blt:1", 4, 8, 2.0, 1e-2, **few)
+    assert alone.unamplified == {} != compared.unamplified
+    assert alone.rmse == compared.rmse
+
+
+@pytest.mark.parametrize("family", ["toeplitz", "blt:1+scale"])
+def test_noise_of_many_bins_has_a_least_multiplier(family: str) -> None:
+    """The error is that at the larger of two noises: what C needs, and a multiple of its largest mode."""
+    parsed, bins, rounds = parse_family(family, 1540), 768, 1540
+    strategy = (
+        square_root(rounds) if family == "toeplitz" else Scaled(Blt(rounds, [0.99], [0.1]), np.linspace(1, 2, rounds))
+    )
+    start, least = parsed.parameters(strategy), 0.8
+    problem = Problem(parsed, bins, prefix_sums(rounds), least_multiplier=least)
+    with wide_jax():
+        energies = np.asarray(ONE_DRAW.energies(parsed.form(jnp.asarray(start)), bins))
+        floor = math.log(least) + math.log(energies.max()) / 2
+        below, above = problem.value(start, floor - 0.1), problem.value(start, floor + 0.1)
+    norms = np.linalg.norm(strategy.modes(bins), axis=0)
+    assert np.isin(np.round(np.sqrt(energies), 9), np.round(norms, 9)).all()
+    assert 0.99 * norms.max() < math.sqrt(energies.max())
+    error = math.log(strategy.rmse(problem.workload))
+    # At most 256 numbers take the place of their maximum, by a norm with power 64; the noise is half a power.
+    assert floor + error - 1e-9 <= below <= floor + error + math.log(256) / 128 + 1e-9
+    assert above == pytest.approx(floor + 0.1 + error, abs=1e-9)
+
+    def level(log_sigma: float) -> LevelFunction:
+        return lambda statistic: Level(log_sigma, np.zeros_like(statistic))
+
+    for known in (level(floor - 0.1), level(floor + 0.02)):
+        with wide_jax():
+            assert_gradient(lambda parameters: problem.value_and_gradient(parameters, known), start)  # noqa: B023
+
+
+def test_least_multiplier_keeps_the_range_affordable() -> None:
+    """At the multiplier returned a C of that energy has the range that was asked for, up to a factor of three."""
+    guarantee, bins = Guarantee(2.0, 1e-7), 1000
+    work = bins**2
+    least = least_multiplier(bins, work, guarantee)
+    pair = dominating_pair(square_root(4 * bins, 128), bins, least)
+    allowed = CHECK_WORK / work / 64
+    measured = math.exp(best_tilt(pair.gram, Direction.MIXTURE_FIRST, guarantee.epsilon).log_range(guarantee.epsilon))
+    assert allowed / 3 < measured / guarantee.delta < 3 * allowed
+    assert least_multiplier(bins, 4 * work, guarantee) > least > least_multiplier(bins, work // 4, guarantee)
+    assert least_multiplier(bins, 10**18, guarantee) == 0.0  # no sample to spare: no C would do
+    assert ONE_DRAW.least_multiplier(512, 2048, guarantee) == 0.0
 
 
 # The classical optimum

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
+from jax import monitoring
 
-from galton import programs
-from galton.programs import keep_programs
+import galton
+from galton import Guarantee, Options, dominating_pair, programs, square_root
+from galton.accounting import calibration
+from galton.programs import compile_quickly, keep_programs
+from galton.sampling.base import placed, wide_jax
 from tests.marks import SLOW, slow_after
 
 VARIABLE = "JAX_COMPILATION_CACHE_DIR"
@@ -113,3 +120,58 @@ def test_commands_keep_their_programs_in_galtons_cache(tmp_path: Path) -> None:
         check=True,
     )
     assert list((tmp_path / "programs").glob("*/*-cache"))
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """What JAX compiles, as long as the test runs."""
+    seen: list[str] = []
+
+    def listen(event: str, duration_secs: float, **more: str | int) -> None:
+        if "backend_compile" in event:
+            seen.append(event)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    monitoring.unregister_event_duration_listener(listen)
+
+
+def test_arrays_are_placed_without_a_program(compilations: list[str]) -> None:
+    values = np.random.default_rng(1).normal(size=(3, 11))
+    with wide_jax():
+        array = placed(values)
+        single = placed(values, "float32")
+    assert np.array_equal(np.asarray(array), values)
+    assert array.dtype == "float64"
+    assert np.array_equal(np.asarray(single), values.astype(np.float32))
+    assert compilations == []
+
+
+def test_checks_find_their_programs_compiled(compilations: list[str]) -> None:
+    """They are compiled beside the fit: 19 modes are a shape that no other test has."""
+    pair, guarantee, options = dominating_pair(square_root(38), 19), Guarantee(1.0, 1e-3), Options(seed=1)
+    calibration._compile_ahead(pair, guarantee, options, 1, 2.0)
+    assert len(compilations) >= 2
+    compilations.clear()
+    galton.delta(pair.at(2.0), 1.0, options=options)
+    assert compilations == []
+
+
+def test_slow_chunks_are_not_drawn_ahead(compilations: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_QUICK_WORK", 17**2 - 1)
+    calibration._compile_ahead(dominating_pair(square_root(34), 17), Guarantee(1.0, 1e-3), Options(seed=1), 1, 2.0)
+    assert compilations == []
+
+
+def test_compiles_quickly_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_user=1")
+    compile_quickly()
+    assert os.environ["XLA_FLAGS"] == "--xla_of_the_user=1"
+    monkeypatch.delenv("XLA_FLAGS")
+    monkeypatch.setattr(programs, "version", lambda _: "999.0")  # may not know the option, which would end the process
+    compile_quickly()
+    assert "XLA_FLAGS" not in os.environ
+    monkeypatch.setattr(programs, "version", version)
+    compile_quickly()
+    if version("jaxlib").startswith("0.10."):
+        assert "fusion_emitters=false" in os.environ["XLA_FLAGS"]

@@ -31,8 +31,11 @@ FEW_BINS = 512
 """Up to so many bins the Gram matrix is the quicker way."""
 _INDEPENDENT = 1e-9
 """Modes are orthogonal if no entry of G beside the diagonal exceeds this share of the largest."""
-_LONG_MEMORY = 0.1
-"""C has long memory if the mean of all entries of G is at least this share of the largest."""
+_LONG_MEMORY, _LONGER_MEMORY = 0.1, 0.2
+"""C has long memory if the mean of all entries of G is at least this share of the largest; the second where the Gram
+matrix needs no bins merged, and a sample of it takes a third of the time."""
+_WORK = 512
+"""Multiplications with a matrix that take as long as a round of a sample without: transforms, normals, exponentials."""
 _MOST_ERROR = 1e-3
 """Of an FFT, relative to the norm of the average mode."""
 _STRUCTURED = "must be Toeplitz, BLT, banded, or one of these scaled; take dominating_pair for other strategies"
@@ -152,9 +155,8 @@ def _without_matrix(strategy: Strategy, bins: int) -> bool:
     if modes is None or not _can_have_gram(bins):
         return modes is not None
     average, largest = modes.apply(np.full(bins, 1 / bins)), modes.sensitivity**2
-    return (
-        float(average @ average) >= _LONG_MEMORY * largest or modes.row_bounds.largest_beside <= _INDEPENDENT * largest
-    )
+    long = _LONGER_MEMORY if groups_for(bins) == 1 else _LONG_MEMORY
+    return float(average @ average) >= long * largest or modes.row_bounds.largest_beside <= _INDEPENDENT * largest
 
 
 def _can_have_gram(bins: int) -> bool:
@@ -163,6 +165,16 @@ def _can_have_gram(bins: int) -> bool:
     except InvalidArgument:
         return False
     return bins <= MOST_BINS
+
+
+def sample_work(bins: int, rounds: int) -> int:
+    """Returns as many multiplications with a matrix as take as long as a sample without one.
+
+    Args:
+      bins: batches per epoch.
+      rounds: of the run.
+    """
+    return _WORK * (rounds + bins)
 
 
 def pair_of_bins(strategy: Strategy, bins: int) -> Pair | ManyBinsPair:

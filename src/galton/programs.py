@@ -10,6 +10,19 @@ from pathlib import Path
 
 _MOST_BYTES = 256 * 2**20
 """How large the folder may grow before the older half of it is removed."""
+_QUICK = "--xla_cpu_use_fusion_emitters=false"
+"""Compiles a third to a half quicker into programs that are as quick; measured."""
+_KNOWS_QUICK = "0.10."
+"""Versions of jaxlib that were seen to have it: XLA ends a process that gives it an option it does not know."""
+
+
+def compile_quickly() -> None:
+    """Lets XLA, if it is loaded later in this process or in one that this starts, spend less time on compiling.
+
+    What the user chose by XLA's own variable stands.
+    """
+    if "XLA_FLAGS" not in os.environ and version("jaxlib").startswith(_KNOWS_QUICK):
+        os.environ["XLA_FLAGS"] = _QUICK
 
 
 def keep_programs(folder: Path) -> None:

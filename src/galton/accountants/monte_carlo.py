@@ -222,6 +222,7 @@ class MonteCarlo(Accountant):
             refreshes=0 if start is None else _SHORT_REFRESHES,
             options=options,
             tau=tau,
+            reference=False,
             watch=lambda stage, index, value: options.tell(f"optimising {stage} | {value:.5g}", index, index + 10),
         )
         if optimized.interrupted:  # the best so far is no optimum

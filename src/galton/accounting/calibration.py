@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from galton import files
-from galton.accounting.deterministic import multiplier_upper_bound
-from galton.accounting.estimate import DeltaEstimate, delta_with_failure
+from galton.accounting.deterministic import direction_upper_bound, multiplier_upper_bound
+from galton.accounting.estimate import TINY, DeltaEstimate, delta_with_failure
 from galton.accounting.options import DEFAULT_SAMPLES, Options, check_tau, derived_seed
 from galton.accounting.quick import multiplier_bracket, quick_multiplier
 from galton.accounting.solve import solve
@@ -27,8 +29,10 @@ from galton.typechecking import typechecked
 
 DEFAULT_TAU = 1.05
 _CHECKS = 12
-_CHECK_WORK = 6 * 10**10
+CHECK_WORK = 10**11
 """Multiplications that a check may take: some seconds. A check that has not passed by then raises the noise."""
+_QUICK_WORK = 2**18
+"""Multiplications of a sample up to which a chunk takes less than its program takes to compile."""
 _SLOPE = 0.08
 """d log multiplier / d log delta where it was not measured. Doubled with every check that fails: with more noise delta
 may fall more slowly."""
@@ -126,15 +130,22 @@ def calibrate(
     highest = bracket[1]
     if options.sampler == "plain":
         multiplier, steps = _by_plain_samples(pair, aim, bracket, seed, options)
-        slope = _SLOPE
+
+        def slope() -> float:
+            return _SLOPE
     else:
-        quick = quick_multiplier(pair, aim, options, seed)
-        multiplier, steps, slope = quick.value, quick.designs, quick.slope()
+        with ThreadPoolExecutor(1) as beside:
+
+            def ahead(guess: float) -> object:
+                return beside.submit(_compile_ahead, pair, guarantee, options, derived_seed(seed, "ahead"), guess)
+
+            quick = quick_multiplier(pair, aim, options, seed, guessed=ahead)
+        multiplier, steps, slope = quick.value, quick.designs, cache(quick.slope)
     width = replace(options, rel_width=min(tau - 1, 0.1))
-    affordable = _CHECK_WORK // toolkit_for(pair).work(pair)
+    affordable = CHECK_WORK // toolkit_for(pair).work(pair)
     if options.samples is None and affordable < DEFAULT_SAMPLES:
         width = replace(width, samples=max(1, affordable))
-        multiplier = min(highest, _confirmable(pair, guarantee, aim.delta, multiplier, slope, width))
+        multiplier = min(highest, _confirmable(pair, guarantee, aim.delta, multiplier, slope(), width))
     for index in range(_CHECKS):
         failure = (1 - options.confidence) / 2 ** (index + 1)
         check = delta_with_failure(
@@ -142,7 +153,7 @@ def calibrate(
         )
         if check.upper <= claim or multiplier >= highest:
             break
-        multiplier = min(highest, multiplier * 1.002 * (check.upper / claim) ** (slope * 2**index))
+        multiplier = min(highest, multiplier * 1.002 * (check.upper / claim) ** (slope() * 2**index))
         steps += 1
     if not check.upper <= claim and not check.samples:
         raise InvalidArgument("delta", claim, "is too small to be confirmed in floating point; take 1e-200 or more")
@@ -162,6 +173,22 @@ def calibrate(
         seed=seed,
         seconds=time.perf_counter() - start,
     )
+
+
+def _compile_ahead(pair: DominatingPair, guarantee: Guarantee, options: Options, seed: int, multiplier: float) -> None:
+    """Draws a chunk as checks near this multiplier will, so that on another core compiling does not wait for the fit.
+
+    What it draws is dropped. Where a chunk takes long, compiling does not matter, and elsewhere it is done elsewhere.
+    """
+    if options.pool.elsewhere or toolkit_for(pair).work(pair) > _QUICK_WORK:
+        return
+    for direction in guarantee.directions:
+        at = pair.at(multiplier)
+        if direction_upper_bound(at, direction, guarantee.epsilon) > TINY and not toolkit_for(pair).computable(
+            at, direction
+        ):
+            sampler = choose_sampler(at, direction, guarantee.epsilon, options.sampler).sampler
+            sampler.draw(seed, 0)
 
 
 def _confirmable(

@@ -22,17 +22,33 @@ def multiplier_bracket(pair: DominatingPair, target: Guarantee) -> tuple[float, 
 
 
 def quick_multiplier(
-    pair: DominatingPair, target: Guarantee, options: Options, seed: int, blocks: int | None = None
+    pair: DominatingPair,
+    target: Guarantee,
+    options: Options,
+    seed: int,
+    blocks: int | None = None,
+    guessed: Callable[[float], object] | None = None,
 ) -> Solution:
     """Returns an estimate of the multiplier at which the target is just met.
 
     Starts at the deterministic bound, or nearer if more is known, and walks on frozen draws. No guarantee: `calibrate`
     checks it.
+
+    Args:
+      pair: the mechanism.
+      target: the guarantee.
+      options: its progress is told of steps.
+      seed: of the draws.
+      blocks: of frozen draws at the end.
+      guessed: called with the multiplier that the walk starts at.
     """
     epsilon = target.epsilon
     bracket = multiplier_bracket(pair, target)
     usual = toolkit_for(pair).usual_multiplier(pair, epsilon, target.delta)
     guess = min(bracket[1], max(bracket[0], usual) if usual else multiplier_upper_bound(pair, target))
+
+    if guessed is not None:
+        guessed(guess)
 
     def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
         fit = derived_seed(seed, f"fit {step}")

@@ -32,8 +32,9 @@ def load_commands() -> None:
 
 def _main() -> int | None:
     from galton.cache import default_cache
-    from galton.programs import keep_programs
+    from galton.programs import compile_quickly, keep_programs
 
     load_commands()
+    compile_quickly()
     keep_programs(default_cache().folder / "programs")
     return app(sys.argv[1:] or ["--help"], prog_name=PROGRAM, standalone_mode=False)

@@ -56,21 +56,19 @@ def _with_merge_loss(
     if isinstance(pair, Pair) and pair.merged > 1:
         from galton.accounting.merging import merge_loss
 
-        values["merge_loss"] = merge_loss(strategy, pair, epsilon, adjacency)
+        loss = merge_loss(strategy, pair, epsilon, adjacency)
+        values["merge_loss"] = None if loss is None else loss.delta
+        values["merge_noise"] = None if loss is None else loss.noise
 
 
 def _merge_row(values: dict[str, Any]) -> list[tuple[str, str]]:
     if "merge_loss" not in values:
         return []
-    loss = values["merge_loss"]
-    return [
-        (
-            "cost of merging",
-            "unknown"
-            if loss is None
-            else f"delta about {loss:.3g} times larger (an estimate; the limits are certified)",
-        )
-    ]
+    loss, words = values["merge_loss"], "unknown"
+    if loss is not None:
+        noise = 100 * (values["merge_noise"] - 1)
+        words = f"noise about {noise:.2g}% larger, or delta {loss:.3g} times (an estimate; the limits are certified)"
+    return [("cost of merging", words)]
 
 
 def _directions(estimate: DeltaEstimate) -> list[tuple[str, str]]:

@@ -63,7 +63,8 @@ class Optimized:
       rounds: rounds of the run.
       calibration: the evidence for the multiplier.
       unamplified: the classical optimum for comparison: for Toeplitz C optimised without amplification, the exact
-        multiplier and rmse without amplification, and estimates of both with balls-in-bins batches.
+        multiplier and rmse without amplification, and estimates of both with balls-in-bins batches. Empty if it was
+        not asked for.
       history: the objective by iteration. These values come from the samples that the search runs on, and so are
         biased low.
       method: lbfgs or paper.
@@ -129,6 +130,7 @@ def optimize(
     start: Strategy | None = None,
     options: Options | None = None,
     tau: float = DEFAULT_TAU,
+    reference: bool = True,
     watch: Callable[[str, int, float], None] | None = None,
 ) -> Optimized:
     """Finds the C of a family with the least error at an (epsilon, delta) guarantee under balls-in-bins batching.
@@ -159,6 +161,7 @@ def optimize(
       start: a member of the family to start from.
       options: how `calibrate` samples; its seed is also that of the search.
       tau: the multiplier is calibrated to delta / tau, to leave room for a certificate.
+      reference: whether to find the classical optimum for comparison (`unamplified`), which takes seconds.
       watch: called as watch(stage, iteration, objective).
 
     Returns:
@@ -239,7 +242,7 @@ def optimize(
         bins=bins,
         rounds=rounds,
         calibration=calibration,
-        unamplified=_unamplified_reference(bins, rounds, guarantee, workload, target),
+        unamplified=_unamplified_reference(bins, rounds, guarantee, workload, target) if reference else {},
         history=history.rows,
         method=method,
         estimator=estimator,
@@ -273,7 +276,8 @@ class Run:
     def problem(self, family: Family) -> Problem:
         """Returns the problem for one family."""
         make = problem_for if isinstance(self.objective, Hashable) else Problem
-        return make(family, self.bins, self.workload, self.objective, self.participation)
+        least = self.participation.least_multiplier(self.bins, family.rounds, self.target.guarantee)
+        return make(family, self.bins, self.workload, self.objective, self.participation, least)
 
     def optimum(self, family: Family, start: Strategy | None = None, refreshes: int = _REFRESHES) -> FloatArray:
         """Returns the parameters of the best member found in so many descents."""

@@ -14,7 +14,8 @@ import numpy as np
 from galton.errors import FloatArray, InvalidArgument
 from galton.gaussian import gaussian_mu, unamplified_multiplier
 from galton.guarantee import Guarantee
-from galton.many_bins import pair_of_bins
+from galton.many_bins import pair_of_bins, sample_work
+from galton.optimization.affordable import least_multiplier
 from galton.optimization.forms import Form
 from galton.optimization.noise_level import ESTIMATORS, GramLevel, NoiseLevel
 from galton.optimization.pattern_level import PatternLevel, reach_of
@@ -97,6 +98,19 @@ class Participation(ABC):
     ) -> NoiseLevel:
         """Freezes draws at a design."""
 
+    def least_multiplier(self, bins: int, rounds: int, guarantee: Guarantee) -> float:
+        """Returns the noise multiplier below which certificates take too many samples; 0 if that is no matter."""
+        return 0.0
+
+    def energies(self, form: Form, bins: int) -> jax.Array:
+        """Returns squared norms of modes, the largest of them nearly among these; only if there is a least multiplier.
+
+        Args:
+          form: C.
+          bins: batches per epoch.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def sensitivity(self, statistic: FloatArray) -> float:
         """Returns the largest norm of a mode: where the noise level is without amplification."""
@@ -134,11 +148,19 @@ class OneDraw(Participation):
         if bins <= MOST_MODES:
             modes = form.modes(bins)
             return modes.T @ modes
-        averages, middles = _groups(bins, _averaged(form.rounds))
+        averages, _ = _groups(bins, _averaged(form.rounds))
         merged = form.combined_modes(jnp.asarray(averages))
         gram = merged @ merged.T
-        single = jnp.square(form.combined_modes(jnp.asarray(middles))).sum(axis=1)
-        return gram + jnp.diag((single - gram.diagonal()) * len(averages) / bins)
+        return gram + jnp.diag((self.energies(form, bins) - gram.diagonal()) * len(averages) / bins)
+
+    def least_multiplier(self, bins: int, rounds: int, guarantee: Guarantee) -> float:
+        if bins <= MOST_MODES:
+            return 0.0
+        return least_multiplier(bins, min(bins**2, sample_work(bins, rounds)), guarantee)
+
+    def energies(self, form: Form, bins: int) -> jax.Array:
+        _, middles = _groups(bins, _averaged(form.rounds))
+        return jnp.square(form.combined_modes(jnp.asarray(middles))).sum(axis=1)
 
     def level(
         self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, estimator: str, samples: int, seed: int

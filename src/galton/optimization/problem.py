@@ -17,6 +17,7 @@ from galton.optimization.families import Family
 from galton.optimization.forms import Form
 from galton.optimization.noise_level import Level
 from galton.optimization.participation import ONE_DRAW, Participation
+from galton.sampling.base import placed
 from galton.workloads import Workload
 
 Function = Callable[[jax.Array, jax.Array], jax.Array]
@@ -25,7 +26,9 @@ Function = Callable[[jax.Array, jax.Array], jax.Array]
 OBJECTIVES = ("rmse", "max")
 
 _SHARP = 64
-"""Power of the norm that stands for the maximum over rounds."""
+"""Power of the norm that stands for a maximum."""
+_SOFTNESS = 2e-3
+"""Temperature of the smooth maximum of log sigma and its least value."""
 
 
 class LevelFunction(Protocol):
@@ -44,6 +47,10 @@ class Problem:
     """Minimise the error of `workload` over a family, as a function of its free parameters.
 
     The value is the logarithm of the error, noise included. Call everything inside `wide_jax()`.
+
+    Attributes:
+      least_multiplier: noise multiplier that no C may fall below, since certificates would take too many samples; 0 for
+        none.
     """
 
     family: Family
@@ -51,27 +58,30 @@ class Problem:
     workload: Workload
     objective: str | Function = "rmse"
     participation: Participation = ONE_DRAW
+    least_multiplier: float = 0.0
 
     def statistic(self, parameters: FloatArray) -> FloatArray:
         """Returns the array that the noise depends on."""
-        return np.asarray(self._jitted_statistic(jnp.asarray(parameters)))
+        return np.asarray(self._jitted_statistic(placed(parameters)))
 
     def value(self, parameters: FloatArray, log_sigma: float) -> float:
         """Returns the objective at a known noise level."""
-        return float(self._jitted_value(jnp.asarray(parameters), log_sigma))
+        return float(self._jitted_value(placed(parameters), log_sigma))
 
     def value_and_gradient(self, parameters: FloatArray, level: LevelFunction) -> tuple[float, FloatArray]:
         """Returns the objective with the noise that C needs, and its gradient."""
         solution = level(self.statistic(parameters))
-        value, gradient = self._jitted_gradient(
-            jnp.asarray(parameters), solution.log_sigma, jnp.asarray(solution.gradient)
-        )
+        value, gradient = self._jitted_gradient(placed(parameters), solution.log_sigma, placed(solution.gradient))
         number, slopes = float(value), np.asarray(gradient)
         if not math.isfinite(number) or not np.isfinite(slopes).all():
             raise NotFinite("objective", number, "must be finite, with finite derivatives, wherever C is positive")
         return number, slopes
 
     def _outer(self, form: Form, log_sigma: jax.Array) -> jax.Array:
+        if self.least_multiplier:
+            energies = self.participation.energies(form, self.bins)
+            least = math.log(self.least_multiplier) + smooth_log_maximum(energies) / 2
+            log_sigma = _SOFTNESS * jnp.logaddexp(log_sigma / _SOFTNESS, least / _SOFTNESS)
         if callable(self.objective):
             return jnp.log(self.objective(form.dense(), jnp.exp(log_sigma)))
         return log_sigma + row_error(form.row_variances(self.workload), self.objective)
@@ -103,13 +113,23 @@ def row_error(variances: jax.Array, objective: str) -> jax.Array:
     """Returns the logarithm of the root-mean-square error, or of a smooth maximum, for unit noise."""
     if objective == "rmse":
         return jnp.log(variances.mean()) / 2
-    top = jax.lax.stop_gradient(variances.max())
-    return (jnp.log(top) + jnp.log(((variances / top) ** _SHARP).sum()) / _SHARP) / 2
+    return smooth_log_maximum(variances) / 2
+
+
+def smooth_log_maximum(values: jax.Array) -> jax.Array:
+    """Returns the logarithm of a norm of positive values that is close to their maximum."""
+    top = jax.lax.stop_gradient(values.max())
+    return jnp.log(top) + jnp.log(((values / top) ** _SHARP).sum()) / _SHARP
 
 
 @lru_cache(maxsize=8)
 def problem_for(
-    family: Family, bins: int, workload: Workload, objective: str | Function, participation: Participation = ONE_DRAW
+    family: Family,
+    bins: int,
+    workload: Workload,
+    objective: str | Function,
+    participation: Participation = ONE_DRAW,
+    least_multiplier: float = 0.0,
 ) -> Problem:
     """Returns a cached problem, so that what is compiled for it serves every epsilon."""
-    return Problem(family, bins, workload, objective, participation)
+    return Problem(family, bins, workload, objective, participation, least_multiplier)

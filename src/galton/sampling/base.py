@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
+from numpy.typing import NDArray
 
 from galton.errors import FloatArray, InvalidArgument, count
 from galton.guarantee import Direction
@@ -151,7 +152,7 @@ class Sampler(ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         with wide_jax():
-            vars(self).update(state["others"], **jax.tree.map(jnp.asarray, state["arrays"]))
+            vars(self).update(state["others"], **jax.tree.map(placed, state["arrays"]))
 
     def value_range(self, epsilon: float) -> float:
         """Returns R with 0 <= V(epsilon) <= R.
@@ -241,6 +242,14 @@ def wide_jax() -> Iterator[None]:
         yield
 
 
+def placed(values: ArrayLike, dtype: DTypeLike | None = None) -> jax.Array:
+    """Returns an array where JAX computes; call inside `wide_jax()`.
+
+    What `jnp.asarray` returns, which compiles a program for every new shape: a twentieth of a second each.
+    """
+    return jax.device_put(np.asarray(values, dtype))
+
+
 def block_keys(seed: int, direction: Direction, index: int, blocks: int) -> jax.Array:
     """Returns the random keys of the blocks of one chunk; call inside `wide_jax()`.
 
@@ -249,15 +258,18 @@ def block_keys(seed: int, direction: Direction, index: int, blocks: int) -> jax.
     """
     if seed < NARROW_SEED:
         return jax.random.split(chunk_key(seed, direction, index), blocks)
+    return jax.random.wrap_key_data(placed(_wide_words(seed, direction, index, blocks)), impl="threefry2x32")
+
+
+def _wide_words(seed: int, direction: Direction, index: int, blocks: int) -> NDArray[np.uint32]:
     name = f"galton samples {seed} {direction.stream} {index}".encode()
-    words = np.frombuffer(hashlib.shake_256(name).digest(8 * blocks), "<u4").astype(np.uint32).reshape(blocks, 2)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    return np.frombuffer(hashlib.shake_256(name).digest(8 * blocks), "<u4").astype(np.uint32).reshape(blocks, 2)
 
 
 def chunk_key(seed: int, direction: Direction, index: int) -> jax.Array:
     """Returns the random key of a chunk that has a single block; call inside `wide_jax()`."""
     if seed >= NARROW_SEED:
-        return block_keys(seed, direction, index, 1)[0]
+        return jax.random.wrap_key_data(placed(_wide_words(seed, direction, index, 1)[0]), impl="threefry2x32")
     words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
-    key = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    key = jax.random.wrap_key_data(placed(words), impl="threefry2x32")
     return jax.random.fold_in(jax.random.fold_in(key, direction.stream), index)

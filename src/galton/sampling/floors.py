@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri
-from scipy.stats import beta
+from scipy.special import betaincinv, log_ndtr, ndtr, ndtri
 
 from galton.errors import FloatArray
 
@@ -105,7 +104,7 @@ def measure_floor(floor: Floor, fresh: Slopes, failure: float, lost: float) -> F
     usable = (fresh.along >= floor.slope) & (fresh.across <= floor.steepness) & np.isfinite(fresh.loss)
     reached = fresh.loss - floor.distances[:, None] * fresh.across >= floor.levels[:, None]
     hits = (reached & usable).sum(axis=1)
-    shares = beta.ppf(failure / hits.size, np.maximum(hits, 1), usable.size - hits + 1)  # Clopper and Pearson
+    shares = betaincinv(np.maximum(hits, 1), usable.size - hits + 1, failure / hits.size)  # Clopper and Pearson
     shares = np.where(hits > 0, shares * (1 - 1e-9) - lost, 0.0)
     return replace(floor, alphas=ndtri(np.maximum(shares, 0.0)))
 

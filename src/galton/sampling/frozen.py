@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from galton.errors import FloatArray
 from galton.guarantee import Direction
 from galton.pair import Pair
-from galton.sampling.base import chunk_key, wide_jax
+from galton.sampling.base import chunk_key, placed, wide_jax
 from galton.sampling.factor import upward_factor
 from galton.sampling.halfspace import half_space
 from galton.sampling.kernels import correlated, log_mean_exp
@@ -102,15 +102,15 @@ class FrozenMixture:
         images = counts @ unit.gram
         chosen = choose_proposals(weight, direction, (blocks, BLOCK), seed)
         with wide_jax():
-            root = jnp.asarray(unit.root.T)
+            root = placed(unit.root.T)
             self._proposals = Proposals(
-                jnp.asarray(counts.T),
-                jnp.asarray(np.einsum("ij,ij->i", counts, images) / 2),
-                jnp.asarray(np.log(weight)),
+                placed(counts.T),
+                placed(np.einsum("ij,ij->i", counts, images) / 2),
+                placed(np.log(weight)),
             )
-            self._half = jnp.asarray(unit.gram.diagonal() / 2)
+            self._half = placed(unit.gram.diagonal() / 2)
             self._blocks = [
-                (_correlated_block(chunk_key(seed, direction, index), root), jnp.asarray(images[chosen[index]]))
+                (_correlated_block(chunk_key(seed, direction, index), root), placed(images[chosen[index]]))
                 for index in range(blocks)
             ]
 
@@ -141,13 +141,13 @@ class FrozenHalfSpace:
         across = (np.eye(pair.modes) - np.outer(along, along)) @ unit.root.T
         random = np.random.default_rng([seed, Direction.NOISE_FIRST.stream])
         with wide_jax():
-            root = jnp.asarray(across)
-            self._step = jnp.asarray(unit.root @ along)
-            self._half = jnp.asarray(unit.gram.diagonal() / 2)
+            root = placed(across)
+            self._step = placed(unit.root @ along)
+            self._half = placed(unit.gram.diagonal() / 2)
             self._blocks = [
                 (
                     _correlated_block(chunk_key(seed, Direction.NOISE_FIRST, index), root),
-                    jnp.asarray(1.0 - random.random(BLOCK)),
+                    placed(1.0 - random.random(BLOCK)),
                 )
                 for index in range(blocks)
             ]

@@ -17,7 +17,7 @@ from galton.errors import FloatArray
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
-from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, placed, wide_jax
 from galton.sampling.factor import factor_of, factor_residual
 from galton.sampling.kernels import log_mean_exp
 from galton.sampling.normals import standard_normals
@@ -157,10 +157,10 @@ class HalfSpaceSampler(Sampler):
         direction = factor.root.T @ self._space.weights
         along = direction / np.linalg.norm(direction)
         with wide_jax():
-            self._root = jnp.asarray(factor.root.T, self.dtype)
-            self._half = jnp.asarray(gram.diagonal() / 2, self.dtype)
-            self._along = jnp.asarray(along, self.dtype)
-            self._image = jnp.asarray(factor.root @ along, self.dtype)
+            self._root = placed(factor.root.T, self.dtype)
+            self._half = placed(gram.diagonal() / 2, self.dtype)
+            self._along = placed(along, self.dtype)
+            self._image = placed(factor.root @ along, self.dtype)
 
     @property
     def weights(self) -> FloatArray:

@@ -23,7 +23,7 @@ from galton.gaussian import gaussian_delta
 from galton.guarantee import Direction
 from galton.many_bins import ManyBinsPair
 from galton.pair import ROUNDOFF
-from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, wide_jax
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, placed, wide_jax
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST, SHALLOW_LOST, SHALLOWEST
 from galton.sampling.kernels import categorical, log_mean_exp
 from galton.sampling.mode_maps import ModeMap, mode_map
@@ -223,10 +223,10 @@ class ManyBinsModel:
         multiplier = self.pair.noise_multiplier
         return Parts(
             mode_map(self.pair.modes),
-            jnp.asarray(multiplier),
-            jnp.asarray(self.energies),
-            jnp.asarray(self.unit.along),
-            jnp.asarray(self.unit.image / multiplier),
+            placed(multiplier),
+            placed(self.energies),
+            placed(self.unit.along),
+            placed(self.unit.image / multiplier),
         )
 
 
@@ -323,10 +323,10 @@ def tilt_parts(model: ManyBinsModel, tilt: ManyTilt, direction: Direction) -> Ti
     """Returns how modes attract each other; call inside `wide_jax()`."""
     extra = tilt.order / model.pair.bins if direction is Direction.REPLACE else 0.0
     return TiltParts(
-        jnp.asarray(model.table()),
-        jnp.asarray(model.pair.modes.row_bounds.size),
-        jnp.asarray(np.exp(tilt.field - tilt.field.max())),
-        jnp.asarray(extra),
+        placed(model.table()),
+        placed(model.pair.modes.row_bounds.size),
+        placed(np.exp(tilt.field - tilt.field.max())),
+        placed(extra),
     )
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from galton.sampling.base import placed
 from galton.strategies.modes import BandedModes, Modes, ShiftedModes
 
 
@@ -74,6 +75,6 @@ ModeMap = ShiftedMap | BandedMap
 def mode_map(modes: Modes) -> ModeMap:
     """Returns the map; call inside `wide_jax()`."""
     if isinstance(modes, ShiftedModes):
-        return ShiftedMap(jnp.asarray(modes.spectrum), jnp.asarray(modes.weights), modes.rounds)
+        return ShiftedMap(placed(modes.spectrum), placed(modes.weights), modes.rounds)
     assert isinstance(modes, BandedModes)
-    return BandedMap(jnp.asarray(modes.columns), modes.rounds)
+    return BandedMap(placed(modes.columns), modes.rounds)

@@ -6,12 +6,11 @@ from functools import partial
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from galton.guarantee import Direction
 from galton.pair import Pair
-from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, placed, wide_jax
 from galton.sampling.factor import factor_of
 from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.slack import choose_dtype, loss_slack
@@ -43,9 +42,9 @@ class PlainSampler(Sampler):
         self.slack = slack(self.dtype)
         self.layout = layout(pair.modes)
         with wide_jax():
-            self._root = jnp.asarray(factor.root.T, self.dtype)
-            self._gram = jnp.asarray(factor.gram, self.dtype)
-            self._half = jnp.asarray(diagonal / 2, self.dtype)
+            self._root = placed(factor.root.T, self.dtype)
+            self._gram = placed(factor.gram, self.dtype)
+            self._half = placed(diagonal / 2, self.dtype)
 
     def _range_at(self, epsilon: float) -> float:
         return 1.0

@@ -18,7 +18,7 @@ import numpy as np
 from galton.errors import FloatArray, InvalidArgument, count
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
-from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, placed, wide_jax
 from galton.sampling.factor import factor_of, factor_residual
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
 from galton.sampling.kernels import categorical, correlated, log_mean_exp
@@ -244,12 +244,12 @@ class TiltedSampler(Sampler):
         self.layout = layout(bins, most_blocks=4, largest_block=1 << 11)
         with wide_jax():
             self._parts = Parts(
-                jnp.asarray(np.cumsum(self.tilt.table)),
-                jnp.asarray(self.tilt.field),
-                jnp.asarray(gram),
-                jnp.asarray(gram.mean(axis=1)),
-                jnp.asarray(factor.root.T, self.dtype),
-                jnp.asarray(gram.diagonal() / 2, self.dtype),
+                placed(np.cumsum(self.tilt.table)),
+                placed(self.tilt.field),
+                placed(gram),
+                placed(gram.mean(axis=1)),
+                placed(factor.root.T, self.dtype),
+                placed(gram.diagonal() / 2, self.dtype),
             )
 
     def _range_at(self, epsilon: float) -> float:
@@ -381,6 +381,6 @@ def draw_tuples(key: jax.Array, gram: FloatArray, tilt: Tilt, size: int) -> tupl
     Call inside `wide_jax()`.
     """
     for_head, for_tail = jax.random.split(key)
-    table, field, matrix = jnp.asarray(np.cumsum(tilt.table)), jnp.asarray(tilt.field), jnp.asarray(gram)
+    table, field, matrix = placed(np.cumsum(tilt.table)), placed(tilt.field), placed(gram)
     _, log_weight, counts = _tuples(for_head, for_tail, table, field, matrix, tilt.order, tilt.head_size, size)
     return counts, log_weight + tilt.log_head

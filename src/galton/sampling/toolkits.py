@@ -12,7 +12,7 @@ import numpy as np
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_mu
 from galton.guarantee import Direction
-from galton.many_bins import ManyBinsPair
+from galton.many_bins import ManyBinsPair, sample_work
 from galton.pair import DominatingPair, Pair
 from galton.redrawn import RedrawnPair
 from galton.sampling.base import Sampler
@@ -232,7 +232,7 @@ class ManyBinsToolkit(Toolkit):
         return None if direction is Direction.REPLACE or pair.bins == 1 else orthogonal_modes(pair)
 
     def work(self, pair: ManyBinsPair) -> int:
-        return 64 * (pair.rounds + pair.bins)
+        return sample_work(pair.bins, pair.rounds)
 
     def blocks(self, pair: ManyBinsPair) -> int:
         return many_blocks(pair)
