@@ -22,7 +22,7 @@ from galton.sampling.levelled import BoundedDraw
 from tests.marks import SLOW
 
 EPSILON = 1.0
-SETTINGS = [(3, 12, 1.2), (16, 48, 2.0)]
+SETTINGS = [(3, 12, 1.2), (16, 48, 1.1)]
 """Bands, bins and multiplier: parts of one bin, and of two."""
 
 

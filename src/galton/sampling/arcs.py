@@ -20,19 +20,13 @@ from galton.errors import FloatArray
 from galton.sampling.chains import IntArray, Ring, ring
 from galton.sampling.levels import cheapest_coefficients, shortfall
 
-_TOTALS = (
-    (1, 2, 3, 4, 6, 8, 10, 12),
-    (1, 2, 4, 8, 12),
-    (1, 2, 3, 4, 5, 6, 7, 8),
-    (1, 2, 4, 6, 8),
-    (1, 2, 4, 6),
-)
-"""Numbers of modes in an arc that are tried beside 0."""
+_TOTALS = ((1, 2, 3, 6), (1, 2, 3, 7), (1, 2, 3, 8), (1, 2, 3, 5, 9), (1, 2, 4, 7, 12))
+"""Numbers of modes in an arc that are tried beside 0: the best coefficients of all others are nearly 0."""
 _WIDTHS = (1, 2, 4)
 """Bins in a part."""
 _MOST_PARTS = 8
 _FARTHEST = 32
-_MOST_STATES, _MOST_SECTOR_STATES = 1 << 14, 700
+_MOST_STATES, _MOST_SECTOR_STATES = 1 << 14, 400
 _MOST_NUMBERS = 1 << 23
 """Numbers in the table that the chain is drawn from."""
 _MOST_TUPLES, _LARGEST_POWER = 60_000, 24
@@ -333,7 +327,12 @@ def best_arcs(gram: FloatArray, epsilon: float, log_worth: float = math.inf) -> 
     bins = ring(gram, 1, _FARTHEST)
     if bins is None:
         return None
-    fits = [_Fit(chain, epsilon) for chain in _chains(bins)]
+    above: dict[int, dict[int, float]] = {}
+    fits: list[_Fit] = []
+    for chain in _chains(bins):
+        if chain.width not in above:
+            above[chain.width] = log_tuples(chain)
+        fits.append(_Fit(chain, epsilon, above[chain.width]))
     best = min(fits, key=lambda fit: fit.start[0], default=None)
     if best is None or best.start[0] > log_worth + _NEAR:
         return None
@@ -349,10 +348,11 @@ def _chains(bins: Ring) -> Iterator[ArcChain]:
             size = width * parts
             if size >= bins.memory and bins.groups % size == 0 and bins.groups // size >= _FEWEST_ARCS:
                 for sectors in _sectors(parts):
-                    chain = _affordable(bins, width, sectors)
-                    if chain is not None:
-                        found = True
-                        yield chain
+                    for totals in _TOTALS:
+                        chain = ArcChain(bins, width, sectors, (0, *totals))
+                        if _affordable(chain):
+                            found = True
+                            yield chain
                 break
         if found and width == 1:
             return
@@ -366,35 +366,35 @@ def _sectors(parts: int) -> list[tuple[int, ...]]:
     return [fine, (1, 1, *((2,) * ((parts - 4) // 2)), *((1,) * (parts % 2)), 1, 1), pairs]
 
 
-def _affordable(bins: Ring, width: int, sectors: tuple[int, ...]) -> ArcChain | None:
-    """The first set of totals whose tables are small enough."""
-    for totals in _TOTALS:
-        chain = ArcChain(bins, width, sectors, (0, *totals))
-        pair = totals[-1] ** 2 * (float(chain.sector_attraction.max()) + float(bins.lags[0]) / 2)
-        if (
-            _number(chain.parts, totals) <= _MOST_STATES
-            and _number(len(sectors), totals) <= _MOST_SECTOR_STATES
-            and _number(len(sectors), totals) ** 2 * chain.arcs <= _MOST_NUMBERS
-            and pair <= _LARGEST_EXPONENT / 2
-        ):
-            return chain
-    return None
+def _affordable(chain: ArcChain) -> bool:
+    """Whether its tables are small enough, and the exponents in them."""
+    most, states = chain.totals[-1], _number(len(chain.sectors), chain.totals)
+    return (
+        _number(chain.parts, chain.totals) <= _MOST_STATES
+        and states <= _MOST_SECTOR_STATES
+        and states**2 * chain.arcs <= _MOST_NUMBERS
+        and most**2 * (float(chain.sector_attraction.max()) + float(chain.ring.lags[0]) / 2) <= _LARGEST_EXPONENT / 2
+    )
+
+
+def log_tuples(chain: ArcChain) -> dict[int, float]:
+    """Returns the logarithms of the total weights of all tuples of one arc, by how many modes they have."""
+    parts, powers = chain.parts, range(3, _LARGEST_POWER + 1)
+    affordable = [power for power in powers if math.comb(power + parts - 1, parts - 1) <= _MOST_TUPLES]
+    return {power: float(logsumexp(chain.tuples(power)[1])) + math.log(chain.arcs) for power in affordable}
 
 
 def _number(places: int, totals: tuple[int, ...]) -> int:
-    """How many ways there are to put one of these numbers of modes, or none, into so many places."""
-    return 1 + sum(math.comb(total + places - 1, places - 1) for total in totals)
+    """How many ways there are to put one of these numbers of modes into so many places."""
+    return sum(math.comb(total + places - 1, places - 1) for total in totals)
 
 
 class _Fit:
     """Coefficients for a theta and a cut, and the best of both."""
 
-    def __init__(self, chain: ArcChain, epsilon: float) -> None:
-        self._chain, self._epsilon = chain, epsilon
+    def __init__(self, chain: ArcChain, epsilon: float, tuples: dict[int, float]) -> None:
+        self._chain, self._tuples = chain, tuples
         self._mass = chain.ring.groups * math.exp(epsilon)
-        parts = chain.parts
-        powers = [n for n in range(3, _LARGEST_POWER + 1) if math.comb(n + parts - 1, parts - 1) <= _MOST_TUPLES]
-        self._tuples = {power: float(logsumexp(chain.tuples(power)[1])) + math.log(chain.arcs) for power in powers}
         self._costs = np.log(np.bincount(chain.kinds, np.exp(chain.log_sector_masses), len(chain.totals)))
 
     @cached_property
