@@ -33,7 +33,7 @@ from galton.sampling import choose_sampler
 from galton.sampling.base import Sampler
 
 EPOCHS, TAU, SEED = 16, 1.05, 1
-CHUNKS = 8
+CHUNKS = 4
 BANDS, EPSILONS = (2, 3, 4, 8, 16), (0.5, 1.0, 2.0, 4.0)
 Row = dict[str, Any]
 

@@ -171,6 +171,6 @@ def test_arcs_and_chains_agree_at_tiny_delta() -> None:
     chain = best_chain(upward_factor(pair.gram).gram, EPSILON, 8)
     assert chain is not None
     mean, error = mean_and_error(ArcSampler(pair, arc_tilt(pair, EPSILON), EPSILON), 40)
-    other, other_error = mean_and_error(ChainedSampler(pair, chain, EPSILON), 25)
+    other, other_error = mean_and_error(ChainedSampler(pair, chain), 25)
     assert abs(mean - other) < 4.5 * math.hypot(error, other_error)
     assert error < 0.03 * mean

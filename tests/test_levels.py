@@ -206,7 +206,7 @@ def test_levels_and_chains_agree_at_tiny_delta() -> None:
     chain = best_chain(gram, EPSILON, 8)
     assert chain is not None
     mean, error = mean_and_error(LevelledSampler(pair, level_tilt(pair, EPSILON), EPSILON), 30)
-    other, other_error = mean_and_error(ChainedSampler(pair, chain, EPSILON), 30)
+    other, other_error = mean_and_error(ChainedSampler(pair, chain), 30)
     assert abs(mean - other) < 4.5 * math.hypot(error, other_error)
     assert error < 0.03 * mean
 

@@ -58,9 +58,9 @@ from galton.sampling.strata import FINE_STRATA
 from galton.sampling.tilted import TiltedSampler, best_tilt, resolvable
 from galton.separated import SeparatedPair
 
-_CHAIN_COST, _TINY_COST, _TINY = math.log(30), math.log(8), math.log(1e-6)
+_CHAIN_COST = math.log(8)
 """By how much the range must be smaller for little memory to be worth a program that takes seconds to compile, and
-samples that take two to six times as long; and the same where a range is so small that delta is tiny, and samples many.
+samples that take two to four times as long.
 """
 _FEW_MODES = 24
 """With so few modes the range of the tilt is close enough to delta: no other is looked for, which takes a second."""
@@ -148,8 +148,7 @@ class BinsToolkit(Toolkit):
 
     def _of_few_bands(self, pair: Pair, gram: FloatArray, tilted: TiltedSampler, epsilon: float) -> Sampler | None:
         """The sampler for little memory with the smallest range, if that is worth its program."""
-        widest = tilted.tilt.log_range(epsilon)
-        least = widest - (_TINY_COST if widest < _TINY else _CHAIN_COST)
+        least = tilted.tilt.log_range(epsilon) - _CHAIN_COST
         chain, levels = best_chain(gram, epsilon, tilted.order), best_levels(gram, epsilon)
         chained = math.inf if chain is None else chain.log_range(epsilon)
         levelled = math.inf if levels is None else levels.log_range(epsilon)
@@ -158,7 +157,7 @@ class BinsToolkit(Toolkit):
             return ArcSampler(pair, arcs, epsilon)
         if levels is not None and levelled < min(least, chained):
             return LevelledSampler(pair, levels, epsilon)
-        return None if chain is None or chained > least else ChainedSampler(pair, chain, epsilon)
+        return None if chain is None or chained > least else ChainedSampler(pair, chain)
 
     def resolvable(self, pair: Pair, direction: Direction) -> bool:
         return direction is Direction.NOISE_FIRST or resolvable(factor_of(pair).gram)
