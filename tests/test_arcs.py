@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import galton
+from galton.accounting.quick import quick_multiplier, refined_multiplier
 from galton.guarantee import Direction
 from galton.sampling import PlainSampler, choose_sampler
 from galton.sampling.arced import ArcSampler
@@ -174,3 +175,16 @@ def test_arcs_and_chains_agree_at_tiny_delta() -> None:
     other, other_error = mean_and_error(ChainedSampler(pair, chain), 25)
     assert abs(mean - other) < 4.5 * math.hypot(error, other_error)
     assert error < 0.03 * mean
+
+
+@SLOW
+def test_calibration_at_tiny_delta_is_right_to_a_few_percent() -> None:
+    """The quick estimator alone has a relative error of 0.24 here."""
+    pair = galton.dominating_pair(galton.square_root(2048, 3), 128)
+    goal = galton.Guarantee(epsilon=0.5, delta=1e-10 / 1.05)
+    options = galton.Options(seed=4)
+    quick = quick_multiplier(pair, goal, options, 4)
+    at = pair.at(refined_multiplier(pair, goal, quick, options, 4))
+    mean, error = mean_and_error(ArcSampler(at, arc_tilt(at, 0.5), 0.5), 40, 0.5)
+    assert abs(mean - goal.delta) < 4.5 * error + 0.03 * goal.delta
+    assert error < 0.02 * mean

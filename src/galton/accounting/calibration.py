@@ -14,7 +14,7 @@ from galton import files
 from galton.accounting.deterministic import multiplier_upper_bound
 from galton.accounting.estimate import DeltaEstimate, delta_with_failure
 from galton.accounting.options import DEFAULT_SAMPLES, Options, check_tau, derived_seed
-from galton.accounting.quick import multiplier_bracket, quick_multiplier
+from galton.accounting.quick import multiplier_bracket, quick_multiplier, refined_multiplier
 from galton.accounting.solve import solve
 from galton.errors import GaltonError, InvalidArgument
 from galton.gaussian import unamplified_multiplier
@@ -129,7 +129,8 @@ def calibrate(
         slope = _SLOPE
     else:
         quick = quick_multiplier(pair, aim, options, seed)
-        multiplier, steps, slope = quick.value, quick.designs, quick.slope()
+        steps, slope = quick.designs, quick.slope()
+        multiplier = min(highest, refined_multiplier(pair, aim, quick, options, seed))
     width = replace(options, rel_width=min(tau - 1, 0.1))
     affordable = _CHECK_WORK // toolkit_for(pair).work(pair)
     if options.samples is None and affordable < DEFAULT_SAMPLES:
