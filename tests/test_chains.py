@@ -130,3 +130,18 @@ def test_tiny_delta_with_few_bands_takes_a_chain() -> None:
     tilted = math.exp(best_tilt(upward_factor(pair.gram).gram, Direction.MIXTURE_FIRST, 2.0).log_range(2.0))
     assert chosen.value_range(2.0) < tilted / 100
     assert galton.delta_upper_bound(pair, 2.0) < 1e-7
+
+
+def test_eight_bands_at_usual_delta_take_a_chain() -> None:
+    pair = galton.dominating_pair(galton.square_root(128 * 16, 8), 128, 1.02)
+    chosen = choose_sampler(pair, Direction.MIXTURE_FIRST, 1.0).sampler
+    assert isinstance(chosen, ChainedSampler)
+    assert chosen.value_range(1.0) < 25 * 8e-6  # delta is 8.0e-6, and the tilted sampler has 390 times that
+
+
+@SLOW
+def test_limits_on_delta_are_as_sharp_as_a_certificate() -> None:
+    pair = galton.dominating_pair(galton.square_root(128 * 16, 8), 128, 1.02)
+    estimate = galton.delta(pair, 1.0, options=galton.Options(seed=2))
+    assert estimate.upper - estimate.lower <= 0.02 * estimate.delta
+    assert estimate.samples < 500_000
