@@ -75,10 +75,10 @@ def measure(row: Row, certify: bool) -> Row:
         start = time.process_time()
         sampler = choose_sampler(pair, direction, epsilon).sampler
         value_range = sampler.value_range(epsilon) / delta
-        found = {"sampler": sampler.name, "range_over_delta": value_range, "chosen_in": time.process_time() - start}
+        outcome = {"sampler": sampler.name, "range_over_delta": value_range, "chosen_in": time.process_time() - start}
         if value_range > 1:
-            found |= sampled(sampler, epsilon, delta)
-        row[direction.value] = found
+            outcome |= sampled(sampler, epsilon, delta)
+        row[direction.value] = outcome
     if certify:
         start, wall = time.process_time(), time.perf_counter()
         certificate = galton.certify(pair, epsilon, delta, tau=TAU, options=galton.Options(seed=SEED + 1))

@@ -343,7 +343,7 @@ def best_arcs(gram: FloatArray, epsilon: float, log_worth: float = math.inf) -> 
 def _chains(bins: Ring) -> Iterator[ArcChain]:
     """The chains that are worth a try: parts of one bin if possible, else of two and of four; fine sectors or not."""
     for width in _WIDTHS:
-        found = False
+        affordable = False
         for parts in range(2, _MOST_PARTS + 1):
             size = width * parts
             if size >= bins.memory and bins.groups % size == 0 and bins.groups // size >= _FEWEST_ARCS:
@@ -351,10 +351,10 @@ def _chains(bins: Ring) -> Iterator[ArcChain]:
                     for totals in _TOTALS:
                         chain = ArcChain(bins, width, sectors, (0, *totals))
                         if _affordable(chain):
-                            found = True
+                            affordable = True
                             yield chain
                 break
-        if found and width == 1:
+        if affordable and width == 1:
             return
 
 
