@@ -16,7 +16,8 @@ from galton.sampling.chained import ChainedSampler, ChainTilt, best_chain
 from galton.sampling.chains import Chain, affordable, ring
 from galton.sampling.factor import upward_factor
 from galton.sampling.orthogonal import spaced_modes
-from galton.sampling.tilted import best_tilt, log_shape
+from galton.sampling.strata import STRATA
+from galton.sampling.tilted import Strata, best_tilt
 from tests.marks import SLOW
 
 EPSILON = 1.0
@@ -30,9 +31,8 @@ def on_ring(gram: np.ndarray, size: int, order: int) -> ChainTilt:
     grouped = ring(gram, size)
     assert grouped is not None
     log_normaliser = float(Chain(grouped, order + 1).log_normalisers()[order + 1])
-    return ChainTilt(
-        grouped, order, log_normaliser, log_normaliser + grouped.log_cut(order) + log_shape(gram, order) + 1e-9
-    )
+    log_shape = Strata(gram, Direction.MIXTURE_FIRST, STRATA).log_shape(order)
+    return ChainTilt(grouped, order, log_normaliser, log_normaliser + grouped.log_cut(order) + log_shape + 1e-9)
 
 
 def mean_and_error(sampler: Sampler, chunks: int) -> tuple[float, float]:
@@ -83,9 +83,9 @@ def test_tables_have_a_limit() -> None:
 def _agrees_with_plain(bands: int, size: int, order: int) -> None:
     pair = banded(bands, 12, 1.35)
     gram = upward_factor(pair.gram).gram
-    sampler = ChainedSampler(pair, on_ring(gram, size, order), EPSILON)
+    sampler = ChainedSampler(pair, on_ring(gram, size, order))
     draw = sampler.draw(3, 0)
-    unclipped = np.exp(draw.log_weight) * -np.expm1(np.minimum(EPSILON - draw.loss, 0.0))
+    unclipped = (np.exp(draw.log_weight) * -np.expm1(np.minimum(EPSILON - draw.loss, 0.0))).mean(axis=1)
     assert 0 < unclipped.max() <= sampler.value_range(EPSILON)
     chained, error = mean_and_error(sampler, 4)
     plain, plain_error = mean_and_error(PlainSampler(pair, Direction.MIXTURE_FIRST), 3)
@@ -130,3 +130,18 @@ def test_tiny_delta_with_few_bands_takes_a_chain() -> None:
     tilted = math.exp(best_tilt(upward_factor(pair.gram).gram, Direction.MIXTURE_FIRST, 2.0).log_range(2.0))
     assert chosen.value_range(2.0) < tilted / 100
     assert galton.delta_upper_bound(pair, 2.0) < 1e-7
+
+
+def test_eight_bands_at_usual_delta_take_a_chain() -> None:
+    pair = galton.dominating_pair(galton.square_root(128 * 16, 8), 128, 1.02)
+    chosen = choose_sampler(pair, Direction.MIXTURE_FIRST, 1.0).sampler
+    assert isinstance(chosen, ChainedSampler)
+    assert chosen.value_range(1.0) < 25 * 8e-6  # delta is 8.0e-6, and the tilted sampler has 390 times that
+
+
+@SLOW
+def test_limits_on_delta_are_as_sharp_as_a_certificate() -> None:
+    pair = galton.dominating_pair(galton.square_root(128 * 16, 8), 128, 1.02)
+    estimate = galton.delta(pair, 1.0, options=galton.Options(seed=2))
+    assert estimate.upper - estimate.lower <= 0.02 * estimate.delta
+    assert estimate.samples < 500_000

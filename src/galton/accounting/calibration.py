@@ -16,7 +16,7 @@ from galton import files
 from galton.accounting.deterministic import direction_upper_bound, multiplier_upper_bound
 from galton.accounting.estimate import TINY, DeltaEstimate, delta_with_failure
 from galton.accounting.options import DEFAULT_SAMPLES, Options, check_tau, derived_seed
-from galton.accounting.quick import multiplier_bracket, quick_multiplier
+from galton.accounting.quick import multiplier_bracket, quick_multiplier, refined_multiplier
 from galton.accounting.solve import solve
 from galton.errors import GaltonError, InvalidArgument
 from galton.gaussian import unamplified_multiplier
@@ -140,7 +140,8 @@ def calibrate(
                 return beside.submit(_compile_ahead, pair, guarantee, options, derived_seed(seed, "ahead"), guess)
 
             quick = quick_multiplier(pair, aim, options, seed, guessed=ahead)
-        multiplier, steps, slope = quick.value, quick.designs, cache(quick.slope)
+        steps, slope = quick.designs, cache(quick.slope)
+        multiplier = min(highest, refined_multiplier(pair, aim, quick, options, seed))
     width = replace(options, rel_width=min(tau - 1, 0.1))
     affordable = CHECK_WORK // toolkit_for(pair).work(pair)
     if options.samples is None and affordable < DEFAULT_SAMPLES:

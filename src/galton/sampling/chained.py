@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,13 @@ from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
 from galton.sampling.chains import Chain, Ring, rings
 from galton.sampling.factor import factor_of
-from galton.sampling.frozen import Proposals, proposals
-from galton.sampling.kernels import correlated, log_mean_exp
+from galton.sampling.halfspace import DEPTH_LOST
+from galton.sampling.kernels import log_mean_exp
 from galton.sampling.normals import uniforms
-from galton.sampling.slack import loss_slack, norm_bound
-from galton.sampling.tilted import log_shape
+from galton.sampling.slack import choose_dtype, loss_slack, norm_bound
+from galton.sampling.strata import FARTHEST_NORMAL, STRATA, stratified_normals
+from galton.sampling.tilted import Strata, line, moving_error
 
-_CHAINED_SHARE = 0.7
-"""Share of samples whose tuple comes from the chain; the range is inversely proportional to it."""
 _CHAIN_MARGIN = 1e-9
 """Added to the logarithm of the range for the rounding of the recursion, which is far smaller."""
 
@@ -58,11 +57,11 @@ def best_chain(gram: FloatArray, epsilon: float, tilted_order: int) -> ChainTilt
       epsilon: where delta is wanted.
       tilted_order: order of the tilted sampler; the best one of a chain is at most about twice that.
     """
-    best = None
+    best, averages = None, Strata(gram, Direction.MIXTURE_FIRST, STRATA)
     for ring, most in rings(gram, 2 * tilted_order + 6):
         logs = Chain(ring, most).log_normalisers()
         for order in range(1, most):
-            log_bound = float(logs[order + 1]) + ring.log_cut(order) + log_shape(gram, order) + _CHAIN_MARGIN
+            log_bound = float(logs[order + 1]) + ring.log_cut(order) + averages.log_shape(order) + _CHAIN_MARGIN
             tilt = ChainTilt(ring, order, float(logs[order + 1]), log_bound)
             if best is None or tilt.log_range(epsilon) < best.log_range(epsilon):
                 best = tilt
@@ -70,151 +69,131 @@ def best_chain(gram: FloatArray, epsilon: float, tilted_order: int) -> ChainTilt
 
 
 class ChainedSampler(Sampler):
-    """Draws points around 1 + t modes of a chain, or around fixed sums of modes; unbiased, and its range is a chain's.
+    """Draws 1 + t modes by a chain, and points around their sum, one in each stratum; its range is the chain's.
 
-    For mixture-first and a banded Gram matrix. Points around modes that a chain draws bound the range; points around
-    the centres of the quick estimator keep the variance low. Every sample also has a tuple of modes, drawn before its
-    point or after it, so that both laws have a density and the weight is taken by their mixture.
-    The samples are valid at every epsilon.
+    For mixture-first and a banded Gram matrix. The samples are valid at every epsilon.
     """
 
     name: ClassVar[str] = "chained"
     direction = Direction.MIXTURE_FIRST
+    strata = STRATA
 
-    def __init__(self, pair: Pair, tilt: ChainTilt, epsilon: float) -> None:
+    def __init__(self, pair: Pair, tilt: ChainTilt, dtype: str | None = None) -> None:
         factor = factor_of(pair)
         gram, bins = factor.gram, pair.modes
         self.tilt, self.order = tilt, tilt.order
-        rows, probabilities = proposals(gram, self.direction, epsilon)
-        self._strength = math.ceil(float(rows.sum(axis=1).max()))
-        most = max(self.order, self._strength)
         largest = float(gram.diagonal().max())
-        rounding = loss_slack(bins, largest, 2 * (most + 1) * largest, (most + 2) * factor.residual, "float64")
-        self.slack = Slack(rounding.epsilon + self._weight_error(gram), rounding.lost + self._choice_error(bins))
+        stretch = Strata(gram, self.direction, STRATA).stretch
+
+        def slack(name: str) -> Slack:
+            reach, residual = 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual
+            rounding = loss_slack(bins, largest, reach, residual, name, FARTHEST_NORMAL)
+            moving = moving_error(bins, math.sqrt(largest), factor.residual, stretch, self.order, name)
+            lost = rounding.lost + self._choice_error() + 3 * DEPTH_LOST
+            return Slack(rounding.epsilon + moving + self._weight_error(gram), lost)
+
+        self.dtype = dtype or choose_dtype(slack, self.order)
+        self.slack = slack(self.dtype)
         self.layout = layout(bins, most_blocks=4, largest_block=1 << 11)
         chain = Chain(tilt.ring, self.order + 1)
         targets, weights = chain.moves
         self._first = chain.first_state(self.order + 1)
         with wide_jax():
-            self._chain = (jnp.asarray(chain.starts), jnp.asarray(targets), jnp.asarray(weights))
-            self._futures = jnp.asarray(chain.futures(keep=True))
-            self._lags = jnp.asarray(tilt.ring.lags)
-            self._gram = jnp.asarray(gram)
-            self._root = jnp.asarray(factor.root.T)
-            images = rows @ gram
-            self._fixed = Proposals(
-                jnp.asarray(rows.T),
-                jnp.asarray(np.einsum("ij,ij->i", rows, images) / 2),
-                jnp.asarray(np.log(probabilities)),
+            self._tables = _Tables(
+                jnp.asarray(chain.starts),
+                jnp.asarray(targets),
+                jnp.asarray(weights),
+                jnp.asarray(chain.futures(keep=True)),
+                jnp.asarray(tilt.ring.lags),
+                jnp.asarray(gram),
+                jnp.asarray(gram.mean(axis=1)),
+                jnp.asarray(factor.root.T, self.dtype),
             )
-            self._images = jnp.asarray(images)
-
-    @property
-    def steepness(self) -> int:
-        """The fixed sums' density moves by their strength, and one; tuples drawn after the point by 2 (1 + t)."""
-        return max(self.order, self._strength + 1) + 2 * (self.order + 1)
 
     def _weight_error(self, gram: FloatArray) -> float:
         """Bounds the rounding of the log weight, beyond what errors of the point and of the loss do to it."""
-        bins, most, largest = gram.shape[0], max(self.order, self._strength) + 2, float(gram.max())
+        bins, most, largest = gram.shape[0], self.order + 2, float(gram.max())
         size = most * largest + math.sqrt(largest) * norm_bound(bins)
         units = (bins + 64) * (1 + most * size) + self.tilt.ring.groups * (most + 64) + most * (most**2 * largest + 64)
         return 4 * units * ROUNDOFF
 
-    def _choice_error(self, bins: int) -> float:
-        """Bounds the distance of the law of tuples, and of fixed sums, from the one that is meant."""
+    def _choice_error(self) -> float:
+        """Bounds the distance of the law of tuples from the one that is meant."""
         more, largest, groups = self.order + 2, float(self.tilt.ring.lags[0]), self.tilt.ring.groups
-        chained = more * (groups * more * (more + 8) + more**2 * largest + 64)
-        return 4 * (chained + more * (bins + 8) + 8 * bins) * ROUNDOFF
+        return 4 * more * (groups * more * (more + 8) + more**2 * largest + 64) * ROUNDOFF
 
     def _range_at(self, epsilon: float) -> float:
-        margin = 2 * (self.order + 1) * self.slack.epsilon
-        return math.exp(min(self.tilt.log_range(epsilon) - math.log(_CHAINED_SHARE) + margin, 700.0))
+        return math.exp(min(self.tilt.log_range(epsilon), 700.0))
 
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             keys = block_keys(seed, self.direction, index, self.layout.blocks)
-            loss, log_weight = _losses(
-                keys,
-                self._chain,
-                self._futures,
-                self._first,
-                self._lags,
-                self._gram,
-                self._root,
-                self._fixed,
-                self._images,
-                self.tilt.log_normaliser,
-                self.order,
-                self.tilt.ring.size,
-                self.layout,
-            )
-            return Draw(np.asarray(loss), np.asarray(log_weight))
+            loss, log_tuple = _losses(keys, self._tables, self._first, self.order, self.tilt.ring.size, self.layout)
+            losses = np.asarray(loss, np.float64)
+            log_weights = np.asarray(log_tuple)[:, None] + self.tilt.log_normaliser - self.order * losses
+            return Draw(losses, log_weights)
+
+
+class _Tables(NamedTuple):
+    """What is drawn from: the chain, and G.
+
+    Attributes:
+      starts: number of the first move of every state.
+      targets: the state that a move leads to.
+      weights: of moves.
+      futures: total weight of all that may follow a state, before each group.
+      lags: bounds on G between groups.
+      gram: G.
+      means: of its rows.
+      root: transposed factor of G, in the type of the samples.
+    """
+
+    starts: jax.Array
+    targets: jax.Array
+    weights: jax.Array
+    futures: jax.Array
+    lags: jax.Array
+    gram: jax.Array
+    means: jax.Array
+    root: jax.Array
 
 
 @partial(jax.jit, static_argnames=("order", "group", "layout"))
 def _losses(
-    keys: jax.Array,
-    chain: tuple[jax.Array, jax.Array, jax.Array],
-    futures: jax.Array,
-    first: int,
-    lags: jax.Array,
-    gram: jax.Array,
-    root: jax.Array,
-    fixed: Proposals,
-    images: jax.Array,
-    log_normaliser: float,
-    order: int,
-    group: int,
-    layout: Layout,
+    keys: jax.Array, tables: _Tables, first: int, order: int, group: int, layout: Layout
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns losses and log weights."""
-    half, size = gram.diagonal() / 2, layout.block
-    cumulative = jnp.cumsum(jnp.exp(fixed.log_weights))
+    """Returns losses, one for each stratum, and log weights but for the normaliser and the tilt."""
+    diagonal, size, root = tables.gram.diagonal(), layout.block, tables.root
+    half, field = (diagonal / 2).astype(root.dtype), jnp.zeros_like(diagonal)
 
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        for_kind, for_groups, for_place, for_bins, for_row, for_tuple, noise = jax.random.split(key, 7)
-        chained = (uniforms(for_kind, (size,)) <= _CHAINED_SHARE)[:, None]
-        grouped = _rotated(for_place, _counts(for_groups, chain, futures, first, order, size))
-        before = _spread(for_bins, grouped, order, group)
-        row = jnp.searchsorted(cumulative, uniforms(for_row, (size,)) * cumulative[-1])
-        shift = jnp.where(chained, _product(before, gram), images[jnp.minimum(row, cumulative.size - 1)])
-        point = correlated(noise, root, size) + shift
-        loss = log_mean_exp(point - half)
-        after = _softmax_counts(for_tuple, point - half, order)
-        counts = jnp.where(chained, before, after)
-        energy = ((_product(counts, gram) - gram.diagonal()) * counts).sum(axis=-1) / 2
-        log_tuple = energy - _log_proposed(counts.reshape(size, -1, group).sum(axis=-1), lags) + log_normaliser
-        exponents = _product(point, fixed.counts) - fixed.energies + fixed.log_weights
-        log_fixed = jax.scipy.special.logsumexp(exponents, axis=-1) + math.log(1 - _CHAINED_SHARE)
-        return loss, -jnp.logaddexp(math.log(_CHAINED_SHARE) + order * loss - log_tuple, log_fixed - loss)
+        for_groups, for_place, for_bins, noise, depth = jax.random.split(key, 5)
+        grouped = _rotated(for_place, _counts(for_groups, tables, first, order, size))
+        counts = _spread(for_bins, grouped, order, group)
+        shift = _product(counts, tables.gram)
+        log_tuple = ((shift - diagonal) * counts).sum(axis=-1) / 2 - _log_proposed(grouped, tables.lags)
+        point, current, along = line(noise, root, counts, shift, field, tables.means, order)
 
-    loss, log_weight = jax.lax.map(block, keys)
-    return loss.ravel(), log_weight.ravel()
+        def stratum(normals: jax.Array) -> jax.Array:
+            return log_mean_exp(point + (normals - current).astype(root.dtype)[:, None] * along - half)
+
+        return jax.lax.map(stratum, stratified_normals(depth, size, STRATA)).T, log_tuple
+
+    loss, log_tuple = jax.lax.map(block, keys)
+    return loss.reshape(-1, STRATA), log_tuple.ravel()
 
 
 def _product(left: jax.Array, right: jax.Array) -> jax.Array:
     return jnp.matmul(left, right, precision=jax.lax.Precision.HIGHEST)
 
 
-def _softmax_counts(key: jax.Array, exponents: jax.Array, order: int) -> jax.Array:
-    """Draws 1 + t modes a row, independently, with probabilities proportional to exp; returns their counts."""
-    size = exponents.shape[0]
-    running = jnp.cumsum(jnp.exp(exponents - exponents.max(axis=-1, keepdims=True)), axis=-1)
-    targets = uniforms(key, (size, order + 1)) * running[:, -1:]
-    chosen = jnp.minimum(jax.vmap(jnp.searchsorted)(running, targets), exponents.shape[1] - 1)
-    return jnp.zeros_like(exponents).at[jnp.arange(size)[:, None], chosen].add(1.0)
-
-
-def _counts(
-    key: jax.Array, chain: tuple[jax.Array, jax.Array, jax.Array], futures: jax.Array, first: int, order: int, size: int
-) -> jax.Array:
+def _counts(key: jax.Array, tables: _Tables, first: int, order: int, size: int) -> jax.Array:
     """Draws how many of the 1 + t modes are in each group, one row a sample, as if the circle were cut open.
 
     At each group, of the total weight of the future the first part belongs to "none here". A threshold in that part is
     as good for the next group; only after a move of one mode or more is a new one needed.
     """
-    starts, targets, weights = chain
+    starts, targets, weights, futures = tables.starts, tables.targets, tables.weights, tables.futures
     uniform, every = uniforms(key, (order + 2, size)), jnp.arange(size)
 
     def step(

@@ -29,7 +29,7 @@ def choose_sampler(pair: DominatingPair, direction: Direction, epsilon: float, r
 
     A certificate needs samples in proportion to the range R, which is known before sampling; `auto` takes the sampler
     with the smallest R times cost per sample. `tilted` stands for the sharp sampler of the direction: tilted for
-    mixture-first and replace (chained or levelled where few bands make their range far smaller), half-space for
+    mixture-first and replace (chained, levelled or arcs where few bands make their range far smaller), half-space for
     noise-first (spaced where few bands make its range far smaller).
     `maximum` and `order-statistics` are for C = I.
 

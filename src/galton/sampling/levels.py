@@ -9,6 +9,7 @@ with banded G the levels are a chain with a short memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -212,24 +213,43 @@ class _Fit:
         return theta / (1 - self._chain.ring.memory / self._bins)
 
     def _coefficients(self, theta: float, cut: float) -> tuple[FloatArray, float]:
-        """Coefficients with f >= exp(theta X) at some points, and a small normaliser: linear programs in a row."""
-        levels, local = self._chain.levels, self._local(theta)
-        points = np.concatenate((np.linspace(cut - 12, cut - 5, 20), np.linspace(cut - 5, cut, 120)))
-        logs = points[:, None] * levels - local * np.exp(points)[:, None]
-        lags = self._chain.ring.lags
-        best = _program(logs, levels * (levels - 1) / 2 * lags[0] + levels**2 / 2 * float(lags[1:].sum()))
-        value, counts = self._chain.roughly(best)
-        for _ in range(_MOST_PROGRAMS):
-            aim, before = _program(logs, np.log(np.maximum(counts, 1e-200)) - best), value
-            for share in _SHARES:
-                tried = np.logaddexp(best + math.log1p(-share), aim + math.log(share))
-                tried_value, tried_counts = self._chain.roughly(tried)
-                if tried_value < value:
-                    best, value, counts = tried, tried_value, tried_counts
-                    break
-            if before - value < _LEAST_GAIN:
+        """Coefficients with f >= exp(theta X) up to the cut, and about the logarithm of their normaliser."""
+        levels, lags = self._chain.levels, self._chain.ring.lags
+        costs = levels * (levels - 1) / 2 * lags[0] + levels**2 / 2 * float(lags[1:].sum())
+        return cheapest_coefficients(levels, self._local(theta), cut, costs, self._chain.roughly)
+
+
+def cheapest_coefficients(
+    levels: FloatArray,
+    theta: float,
+    cut: float,
+    log_costs: FloatArray,
+    roughly: Callable[[FloatArray], tuple[float, FloatArray]],
+) -> tuple[FloatArray, float]:
+    """Returns coefficients with f >= exp(theta X) at some points, and a small normaliser: linear programs in a row.
+
+    Args:
+      levels: exponents of f.
+      theta: of the tilt.
+      cut: up to where f is needed.
+      log_costs: logarithms of what a coefficient adds to the normaliser, as a start.
+      roughly: the logarithm of the normaliser and its derivatives by the logarithms of coefficients.
+    """
+    points = np.concatenate((np.linspace(cut - 12, cut - 5, 20), np.linspace(cut - 5, cut, 120)))
+    logs = points[:, None] * levels - theta * np.exp(points)[:, None]
+    best = _program(logs, log_costs)
+    value, counts = roughly(best)
+    for _ in range(_MOST_PROGRAMS):
+        aim, before = _program(logs, np.log(np.maximum(counts, 1e-200)) - best), value
+        for share in _SHARES:
+            tried = np.logaddexp(best + math.log1p(-share), aim + math.log(share))
+            tried_value, tried_counts = roughly(tried)
+            if tried_value < value:
+                best, value, counts = tried, tried_value, tried_counts
                 break
-        return best, value
+        if before - value < _LEAST_GAIN:
+            break
+    return best, value
 
 
 def _program(logs: FloatArray, log_costs: FloatArray) -> FloatArray:

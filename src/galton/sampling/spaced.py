@@ -17,6 +17,7 @@ from galton.errors import FloatArray
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
+from galton.sampling.chains import IntArray
 from galton.sampling.factor import factor_of
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, SHALLOW_LOST
 from galton.sampling.kernels import correlated, log_mean_exp
@@ -32,11 +33,11 @@ _MOST_STRENGTH = 1e4
 
 @dataclass(frozen=True, eq=False)
 class SpacedTilt:
-    """A tilt by exp(-p theta X) of every p-th mode.
+    """A tilt by exp(-(b / n) theta X) of the n modes of a class: every p-th from some mode on, once around the circle.
 
     Attributes:
       spacing: p.
-      theta: of the tilt of all modes that the classes of every p-th stand for.
+      theta: of the tilt of all modes that the classes stand for.
       log_masses: logarithms of the probabilities of the cells times the tilt, (bins, cells).
       log_normalisers: logarithms of the normalisers of the classes.
       beside: a bound on G between modes of a class.
@@ -47,6 +48,16 @@ class SpacedTilt:
     log_masses: FloatArray
     log_normalisers: FloatArray
     beside: float
+
+    @property
+    def members(self) -> int:
+        """Modes of a class, n."""
+        return self.log_masses.shape[0] // self.spacing
+
+    @property
+    def share(self) -> float:
+        """What a mode's tilt is multiplied by, as it is in n of b classes."""
+        return self.log_masses.shape[0] / self.members
 
     def log_range(self, epsilon: float) -> float:
         """Returns the logarithm of the range of V at this epsilon."""
@@ -71,17 +82,18 @@ def best_spaced(gram: FloatArray, epsilon: float) -> SpacedTilt | None:
     by_lag = np.array([float(np.diagonal(gram, lag).max()) for lag in range(bins)])
     least = float(gram.diagonal().min())
     for spacing in range(2, bins // 2 + 1):
-        beside = max(float(by_lag[spacing::spacing].max()), 0.0)
-        if bins % spacing == 0 and beside <= _TOLERANCE * least:
+        steps = spacing * np.arange(1, bins // spacing)
+        beside = max(float(by_lag[steps].max()), float(by_lag[bins - steps].max()), 0.0)
+        if beside <= _TOLERANCE * least:
             break
     else:
         return None
+    members = _members(bins, spacing)
 
     def tilt(log_strength: float) -> SpacedTilt:
         theta = math.exp(log_strength) / bins
-        masses = _log_masses(gram.diagonal(), spacing * theta)
-        normalisers = logsumexp(masses, axis=1).reshape(-1, spacing).sum(axis=0)
-        return SpacedTilt(spacing, theta, masses, normalisers, beside)
+        masses = _log_masses(gram.diagonal(), bins / members.shape[1] * theta)
+        return SpacedTilt(spacing, theta, masses, logsumexp(masses, axis=1)[members].sum(axis=1), beside)
 
     def log_range(log_strength: float) -> float:
         return tilt(log_strength).log_range(epsilon)
@@ -89,6 +101,12 @@ def best_spaced(gram: FloatArray, epsilon: float) -> SpacedTilt | None:
     bounds = (epsilon, math.log(_MOST_STRENGTH) + epsilon)
     optimum = minimize_scalar(log_range, bounds=bounds, method="bounded", options={"xatol": 0.02, "maxiter": 30})
     return tilt(float(optimum.x))
+
+
+def _members(bins: int, spacing: int) -> IntArray:
+    """The modes of every class, one class a row: as many classes as modes, or fewer where all others are the same."""
+    classes = spacing if bins % spacing == 0 else bins
+    return (np.arange(classes)[:, None] + spacing * np.arange(bins // spacing)) % bins
 
 
 def _log_masses(energies: FloatArray, strength: float) -> FloatArray:
@@ -103,9 +121,9 @@ def _log_masses(energies: FloatArray, strength: float) -> FloatArray:
 
 
 class SpacedSampler(Sampler):
-    """Draws every p-th mode with the tilt exp(-p theta X), independently, and the others given these.
+    """Draws about every p-th mode with a tilt exp(-p theta X), independently, and the others given these.
 
-    For noise-first and a banded Gram matrix. By the inequality of means the mixture over the p classes is at least
+    For noise-first and a banded Gram matrix. By the inequality of means the mixture over the classes is at least
     exp(-theta * sum of X) up to its normaliser. The samples are not valid below `least_epsilon`, the epsilon given,
     where rounding has no bound.
     """
@@ -117,7 +135,7 @@ class SpacedSampler(Sampler):
         factor = factor_of(pair)
         gram, bins = factor.gram, pair.modes
         self.tilt, self.least_epsilon = tilt, epsilon
-        members = bins // tilt.spacing
+        members = tilt.members
         largest, least = float(gram.diagonal().max()), float(gram.diagonal().min())
         together = members * (tilt.beside + factor.residual) / least
         around = float(gram.sum(axis=1).max()) / least
@@ -135,12 +153,13 @@ class SpacedSampler(Sampler):
             self._gram = jnp.asarray(gram)
             self._root = jnp.asarray(factor.root.T)
             self._normalisers = jnp.asarray(tilt.log_normalisers)
+            self._members = jnp.asarray(_members(bins, tilt.spacing))
 
     @property
     def steepness(self) -> int:
-        """The mean over classes moves by the tilt of all modes, the tilt of the class drawn by up to p times that."""
+        """The mean over classes moves by the tilt of all modes, the tilt of the class drawn by up to b / n times it."""
         strength = self.tilt.theta * self.tilt.log_masses.shape[0] * math.exp(-self.least_epsilon)
-        return math.ceil((1 + self.tilt.spacing) * strength * 1.01) + 2
+        return math.ceil((1 + self.tilt.share) * strength * 1.01) + 2
 
     def _range_at(self, epsilon: float) -> float:
         margin = (self.steepness + 2) * self.slack.epsilon + 1e-9
@@ -149,7 +168,7 @@ class SpacedSampler(Sampler):
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             keys = block_keys(seed, self.direction, index, self.layout.blocks)
-            strength = self.tilt.spacing * self.tilt.theta
+            strength = self.tilt.share * self.tilt.theta
             arrays = _losses(
                 keys,
                 self._running,
@@ -157,14 +176,14 @@ class SpacedSampler(Sampler):
                 self._gram,
                 self._root,
                 strength,
-                self.tilt.spacing,
+                self._members,
                 self.layout,
             )
             loss, log_weight = (np.asarray(array) for array in arrays)
         return Draw(loss, log_weight)
 
 
-@partial(jax.jit, static_argnames=("spacing", "layout"))
+@partial(jax.jit, static_argnames=("layout",))
 def _losses(
     keys: jax.Array,
     running: jax.Array,
@@ -172,7 +191,7 @@ def _losses(
     gram: jax.Array,
     root: jax.Array,
     strength: float,
-    spacing: int,
+    classes: jax.Array,
     layout: Layout,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns losses and log weights."""
@@ -182,11 +201,12 @@ def _losses(
     upper_left, upper_right = jax.scipy.special.ndtr(-edges[:-1]), jax.scipy.special.ndtr(-edges[1:])
     ends = jnp.where(edges[:-1] < 0, left, upper_left), jnp.where(edges[:-1] < 0, right, upper_right)
     signs = jnp.where(edges[:-1] < 0, 1.0, -1.0)
+    belongs = (jnp.arange(bins)[:, None, None] == classes).any(axis=-1).astype(jnp.float64)
 
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         for_class, for_cell, for_place, noise = jax.random.split(key, 4)
-        drawn = (jax.random.bits(for_class, (size, 1), jnp.uint64) % spacing).astype(jnp.int64)
-        members = drawn + spacing * jnp.arange(bins // spacing)
+        drawn = (jax.random.bits(for_class, (size,), jnp.uint64) % classes.shape[0]).astype(jnp.int64)
+        members = classes[drawn]
         uniform = uniforms(for_cell, members.shape)
         cell = jnp.minimum(_cells(running, members, uniform), signs.size - 1)
         tail = ends[0][cell] + (ends[1][cell] - ends[0][cell]) * uniforms(for_place, members.shape)
@@ -199,10 +219,10 @@ def _losses(
         point = point + jnp.matmul(spread, gram, precision=jax.lax.Precision.HIGHEST)
         exponents = point - diagonal / 2
         powers = strength * jnp.exp(exponents)
-        by_class = powers.reshape(size, -1, spacing).sum(axis=1)
+        by_class = jnp.matmul(powers, belongs, precision=jax.lax.Precision.HIGHEST)
         mine = strength * jnp.exp(wanted - energy / 2)
         largest = strength * jnp.exp(jnp.sqrt(energy) * edges[cell] - energy / 2)
-        weight = log_normalisers[drawn[:, 0]] - log_mean_exp(-by_class) + (largest - mine).sum(axis=-1)
+        weight = log_normalisers[drawn] - log_mean_exp(-by_class) + (largest - mine).sum(axis=-1)
         return -log_mean_exp(exponents), weight
 
     loss, log_weight = jax.lax.map(block, keys)

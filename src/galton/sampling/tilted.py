@@ -101,12 +101,8 @@ def _tilt(gram: FloatArray, direction: Direction, order: int, log_tail: float, l
     return Tilt(order, field, table, log_head, log_head + log_more + log_shape + log_tail)
 
 
-def log_shape(gram: FloatArray, order: int) -> float:
-    """log t^t / (1+t)^(1+t), the largest exp(-t x) (1 - exp(-x)), and a margin for rounding in G and in the sums."""
-    return order * math.log(order) - (1 + order) * math.log(1 + order) + _margin(gram, order)
-
-
-def _margin(gram: FloatArray, order: int) -> float:
+def margin(gram: FloatArray, order: int) -> float:
+    """Covers the logarithm of the range for rounding in G and in the sums."""
     bins, more = gram.shape[0], order + 1
     units = 8 * more * (bins + 64) + more**2 * (12 * (bins + 2) + 8 * more) * float(gram.max())
     return 1e-9 + units * ROUNDOFF
@@ -130,7 +126,7 @@ class Strata:
 
     def log_shape(self, order: int) -> float:
         """Returns the logarithm of the largest average of exp(-t x) (1 - exp(-x)), and a margin for rounding."""
-        return log_largest_average(order, self.slope, self._strata) + _margin(self._gram, order)
+        return log_largest_average(order, self.slope, self._strata) + margin(self._gram, order)
 
 
 def tilt(gram: FloatArray, direction: Direction, order: int, strata: int = STRATA) -> Tilt:
@@ -234,7 +230,7 @@ class TiltedSampler(Sampler):
         def slack(name: str) -> Slack:
             reach, residual = 2 * (self.order + 1) * largest, (self.order + 2) * factor.residual
             rounding = loss_slack(bins, largest, reach, residual, name, FARTHEST_NORMAL)
-            moving = _moving_error(bins, math.sqrt(largest), factor.residual, stretch, self.order, name)
+            moving = moving_error(bins, math.sqrt(largest), factor.residual, stretch, self.order, name)
             weights = _weight_error(bins, largest, self.order)
             choices = 4 * (self.order + 2) * bins * bins * ROUNDOFF + weights
             return Slack(sides * (rounding.epsilon + moving) + weights, rounding.lost + choices + 3 * DEPTH_LOST)
@@ -266,7 +262,7 @@ class TiltedSampler(Sampler):
             return Draw(np.asarray(loss, np.float64), log_weights)
 
 
-def _moving_error(bins: int, spread: float, residual: float, stretch: float, order: int, dtype: str) -> float:
+def moving_error(bins: int, spread: float, residual: float, stretch: float, order: int, dtype: str) -> float:
     """Bounds what moving a point along the modes that were drawn adds to the error of a loss (docs/math.md, 6.5)."""
     unit = UNIT_ROUNDOFF[dtype]
     gamma = (bins + 4) * unit / (1 - (bins + 4) * unit)
@@ -296,6 +292,36 @@ class Parts(NamedTuple):
     half: jax.Array
 
 
+def line(
+    key: jax.Array,
+    root: jax.Array,
+    counts: jax.Array,
+    shift: jax.Array,
+    field: jax.Array,
+    means: jax.Array,
+    order: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Draws points around tuples; returns them, where they are on their lines, and the directions of these.
+
+    A line is along n = counts + (1 + t) / bins: the image of its unit vector is G n / |n|, |n|^2 = n G n.
+
+    Args:
+      key: of the noise.
+      root: transposed factor of G.
+      counts: how often each mode was drawn, one row a tuple.
+      shift: field + counts @ G.
+      field: extra attraction of every mode.
+      means: of the rows of G.
+      order: t.
+    """
+    drawn = counts + (order + 1) / means.size
+    image = shift - field + (order + 1) * means
+    length = jnp.sqrt((drawn * image).sum(axis=-1))
+    point = correlated(key, root, counts.shape[0])
+    current = (drawn * point.astype(jnp.float64)).sum(axis=-1) / length
+    return point + shift.astype(root.dtype), current, (image / length[:, None]).astype(root.dtype)
+
+
 @partial(jax.jit, static_argnames=("head_size", "direction", "layout", "strata"))
 def _losses(
     keys: jax.Array,
@@ -307,21 +333,14 @@ def _losses(
     strata: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns losses, the statistic of the tilt, and the tail's part of the log weight; tuples are drawn in float64."""
-    root, half, bins = parts.root, parts.half, parts.field.size
+    root, half = parts.root, parts.half
 
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         for_head, for_tail, noise, depth = jax.random.split(key, 4)
         shift, log_weight, counts = _tuples(
             for_head, for_tail, parts.table, parts.field, parts.gram, order, head_size, layout.block
         )
-        # Along n = counts + (1 + t) / bins: the image of the unit vector is G n / |n|, |n|^2 = n G n.
-        drawn = counts + (order + 1) / bins
-        image = shift - parts.field + (order + 1) * parts.means
-        length = jnp.sqrt((drawn * image).sum(axis=-1))
-        point = correlated(noise, root, layout.block)
-        current = (drawn * point.astype(jnp.float64)).sum(axis=-1) / length
-        along = (image / length[:, None]).astype(root.dtype)
-        point = point + shift.astype(root.dtype)
+        point, current, along = line(noise, root, counts, shift, parts.field, parts.means, order)
 
         def stratum(normals: jax.Array) -> tuple[jax.Array, jax.Array]:
             moved = point + (normals - current).astype(root.dtype)[:, None] * along

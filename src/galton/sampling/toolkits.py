@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from galton.errors import InvalidArgument
+from galton.errors import FloatArray, InvalidArgument
 from galton.gaussian import gaussian_mu
 from galton.guarantee import Direction
 from galton.many_bins import ManyBinsPair, sample_work
 from galton.pair import DominatingPair, Pair
 from galton.redrawn import RedrawnPair
+from galton.sampling.arced import ArcSampler
+from galton.sampling.arcs import best_arcs
 from galton.sampling.base import Sampler
 from galton.sampling.chained import ChainedSampler, best_chain
 from galton.sampling.factor import factor_of
@@ -56,8 +58,10 @@ from galton.sampling.strata import FINE_STRATA
 from galton.sampling.tilted import TiltedSampler, best_tilt, resolvable
 from galton.separated import SeparatedPair
 
-_CHAIN_COST = math.log(30)
-"""By how much the range must be smaller for little memory to be worth a program that takes seconds to compile."""
+_CHAIN_COST = math.log(8)
+"""By how much the range must be smaller for little memory to be worth a program that takes seconds to compile, and
+samples that take two to four times as long.
+"""
 _FEW_MODES = 24
 """With so few modes the range of the tilt is close enough to delta: no other is looked for, which takes a second."""
 _SPACED_COST = math.log(5)
@@ -142,12 +146,20 @@ class BinsToolkit(Toolkit):
         tilted = TiltedSampler(pair, direction, epsilon)
         if direction is Direction.REPLACE or pair.modes <= _FEW_MODES:
             return tilted
-        most = tilted.tilt.log_range(epsilon) - _CHAIN_COST
+        return self._of_few_bands(pair, gram, tilted, epsilon) or tilted
+
+    def _of_few_bands(self, pair: Pair, gram: FloatArray, tilted: TiltedSampler, epsilon: float) -> Sampler | None:
+        """The sampler for little memory with the smallest range, if that is worth its program."""
+        least = tilted.tilt.log_range(epsilon) - _CHAIN_COST
         chain, levels = best_chain(gram, epsilon, tilted.order), best_levels(gram, epsilon)
         chained = math.inf if chain is None else chain.log_range(epsilon)
-        if levels is not None and levels.log_range(epsilon) < min(most, chained):
+        levelled = math.inf if levels is None else levels.log_range(epsilon)
+        arcs = best_arcs(gram, epsilon, min(least, chained, levelled))
+        if arcs is not None:
+            return ArcSampler(pair, arcs, epsilon)
+        if levels is not None and levelled < min(least, chained):
             return LevelledSampler(pair, levels, epsilon)
-        return tilted if chain is None or chained > most else ChainedSampler(pair, chain, epsilon)
+        return None if chain is None or chained > least else ChainedSampler(pair, chain)
 
     def resolvable(self, pair: Pair, direction: Direction) -> bool:
         return direction is Direction.NOISE_FIRST or resolvable(factor_of(pair).gram)
