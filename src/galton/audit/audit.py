@@ -37,7 +37,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Audit:
-    """The outcome of an audit; `consistent` is its verdict.
+    """The outcome of an audit; `consistent` is its verdict. docs/audit.md explains its parts.
 
     Attributes:
       plan: content hash of the plan.

@@ -34,7 +34,7 @@ _LEAST_SHARE, _GUESS, _COARSE = 0.02, 1.01, 1e-3
 
 
 class PlanWithin(NamedTuple):
-    """A plan, and the guarantee of its run together with other releases.
+    """A plan, and the guarantee of its run together with other releases. The example of `make_plan_within` shows one.
 
     Attributes:
       plan: the plan; its own guarantee is the part of the budget that it takes.

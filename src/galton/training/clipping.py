@@ -34,6 +34,11 @@ class Clipping:
 
     Formal guarantee: an example contributes at most the plan's clip norm in l2 norm, of whichever kind: groups are
     disjoint, and the squares of their norms add up to at most the square of the clip norm; x / (x + gamma) < 1.
+
+    Example:
+      >>> clipping = Clipping("per-group", norms={"conv": 0.6, "dense": 0.8})
+      >>> [group.names for group in clipping.groups(1.0, ["conv1.weight", "conv1.bias", "dense.weight"])]
+      [('conv1.weight', 'conv1.bias'), ('dense.weight',)]
     """
 
     kind: str = FLAT

@@ -29,6 +29,11 @@ class Diagnostics:
       mean_norm: of their gradients before clipping.
       clipped_fraction: share of the examples whose gradients were made shorter.
       aux: means of what else the loss returned, by name.
+
+    Example:
+      >>> seen = Diagnostics.of_sums(7, 200, {"loss": 300.0, "norm": 500.0, "clipped": 150.0, "accuracy": 90.0})
+      >>> seen.mean_loss, seen.clipped_fraction, seen.aux
+      (1.5, 0.75, {'accuracy': 0.45})
     """
 
     round: int
