@@ -165,7 +165,7 @@ def test_the_order_falls_with_what_the_others_take() -> None:
 
 
 class Steep(TiltedSampler):
-    """Weights that rounding may move further than the order says, as those of chains."""
+    """Weights that rounding may move further than the order says, as those of others."""
 
     steepness = 50
 
@@ -180,3 +180,20 @@ def test_weights_are_raised_as_far_as_the_run_needs() -> None:
     seen = (low > 0) & (high < steep.value_range(1.0))
     assert seen.any()
     assert np.log(high[seen] / low[seen]) == pytest.approx((50 - 3) * usual.slack.epsilon, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("bands", "multiplier", "name"), [(2, 1.25, "levels"), pytest.param(8, 1.4596, "arcs", marks=pytest.mark.slow)]
+)
+def test_ranges_of_few_bands_do_not_carry_over_to_smaller_epsilons(bands: int, multiplier: float, name: str) -> None:
+    """Such samples beside others claimed a delta of all that was below that of the others alone, in closed form."""
+    pair = galton.dominating_pair(galton.square_root(2048, bands), bins=128, noise_multiplier=multiplier)
+    toolkit = toolkit_for(pair)
+    sharp = toolkit.sharp(pair, MIXTURE, 1.0)
+    assert name in sharp.name
+    with pytest.raises(InvalidArgument, match="run = "):
+        BesideSampler(sharp, gaussian_atoms(0.3))
+    assert toolkit.tilting(pair, MIXTURE, 1.0).tilts
+    few = Options(seed=1, samples=1 << 12)
+    told = compose([pair, "gaussian:sigma=3.3333"], epsilon=1.0, adjacency=Adjacency.REMOVE, options=few)
+    assert told.delta > truth.gaussian(1.0, 1 / 3.3333)

@@ -28,7 +28,7 @@ class BesideSampler(Sampler):
     in e^epsilon between the others' losses, so that values are exact up to rounding.
 
     Args:
-      run: a plain or tilted sampler of the run, for mixture-first or replace.
+      run: a plain or tilted sampler of the run, for mixture-first or replace: one that has `tilts`.
       others: a loss that dominates the other releases together, in the same direction.
     """
 
@@ -37,6 +37,8 @@ class BesideSampler(Sampler):
     def __init__(self, run: Sampler, others: Atoms) -> None:
         if run.direction is Direction.NOISE_FIRST:
             raise InvalidArgument("direction", run.direction.value, "has no tilt that is valid at every epsilon")
+        if not run.tilts:
+            raise InvalidArgument("run", run.name, "samples have a range that grows too fast as epsilon falls")
         self.run, self.direction, self.slack, self.layout = run, run.direction, run.slack, run.layout
         self.order, self.strata = run.order, run.strata
         there = others.masses > 0
@@ -100,7 +102,7 @@ def beside(pair: DominatingPair, direction: Direction, others: Atoms, epsilon: f
     if toolkit.resolvable(pair, direction):
         tilted = math.inf
         for share in _SHARES:
-            sampler = BesideSampler(toolkit.sharp(pair, direction, share * epsilon), others)
+            sampler = BesideSampler(toolkit.tilting(pair, direction, share * epsilon), others)
             cost = sampler.value_range(epsilon) * (1.1 + 0.3 * sampler.order)
             if cost < least:
                 best, least = sampler, cost

@@ -115,6 +115,8 @@ class Sampler(ABC):
       strata: how many losses a sample has; 0 for a single loss that is no average.
       narrows: whether `measured` can make the range far smaller.
       steepness: by how many times the slack in loss log_weight may be off; `order` unless a sampler says otherwise.
+      tilts: whether the range at epsilon - l is e^(order * l) times that at epsilon, for every l, and log_weight is
+        what `steepness` says: samples can then be valued by the curve of other releases (docs/math.md, 13.5).
     """
 
     name: ClassVar[str]
@@ -125,6 +127,7 @@ class Sampler(ABC):
     least_epsilon: float = 0.0
     strata: int = 0
     narrows: bool = False
+    tilts: bool = False
 
     def measured(self, seed: int, failure: float, claim: float | None = None) -> tuple[Sampler, float]:
         """Returns a sampler with a smaller range, from samples of its own, and what is left of a failure probability.

@@ -75,6 +75,7 @@ class ChainedSampler(Sampler):
     """
 
     name: ClassVar[str] = "chained"
+    tilts = True
     direction = Direction.MIXTURE_FIRST
     strata = STRATA
 

@@ -359,6 +359,7 @@ class ManyPlainSampler(Sampler):
     """Draws from the first distribution of the pair; R = 1."""
 
     name: ClassVar[str] = "plain"
+    tilts = True
     dtype = "float64"
 
     def __init__(self, pair: ManyBinsPair, direction: Direction) -> None:
@@ -403,6 +404,7 @@ class ManyTiltedSampler(Sampler):
     """Draws 1 + t modes, attracted to each other, and points around their sum, one in each stratum; range R_t."""
 
     name: ClassVar[str] = "tilted"
+    tilts = True
     dtype = "float64"
     strata = STRATA
 

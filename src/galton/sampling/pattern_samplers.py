@@ -243,6 +243,7 @@ class PatternPlainSampler(Sampler):
     """Draws from the first distribution of the pair; R = 1."""
 
     name: ClassVar[str] = "plain"
+    tilts = True
 
     def __init__(self, model: PatternModel, direction: Direction, dtype: str | None = None) -> None:
         model.refuse(direction)
@@ -287,6 +288,7 @@ class PatternTiltedSampler(Sampler):
     """
 
     name: ClassVar[str] = "tilted"
+    tilts = True
     strata = STRATA
 
     def __init__(

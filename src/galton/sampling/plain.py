@@ -26,6 +26,7 @@ class PlainSampler(Sampler):
     """
 
     name: ClassVar[str] = "plain"
+    tilts = True
 
     def __init__(self, pair: Pair, direction: Direction, dtype: str | None = None) -> None:
         factor = factor_of(pair)

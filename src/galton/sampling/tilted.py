@@ -211,6 +211,7 @@ class TiltedSampler(Sampler):
     """
 
     name: ClassVar[str] = "tilted"
+    tilts = True
     strata = STRATA
 
     def __init__(

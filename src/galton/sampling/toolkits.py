@@ -89,6 +89,10 @@ class Toolkit(ABC):
     def sharp(self, pair: Any, direction: Direction, epsilon: float) -> Sampler:
         """Returns the sampler whose range is close to delta at this epsilon."""
 
+    def tilting(self, pair: Any, direction: Direction, epsilon: float) -> Sampler:
+        """Returns the sampler with the least range at this epsilon among those that have `tilts`; not noise-first."""
+        return self.sharp(pair, direction, epsilon)
+
     def resolvable(self, pair: Any, direction: Direction) -> bool:
         """Returns whether float64 can tell the modes apart that the sharp sampler draws."""
         return True
@@ -147,6 +151,10 @@ class BinsToolkit(Toolkit):
         if direction is Direction.REPLACE or pair.modes <= _FEW_MODES:
             return tilted
         return self._of_few_bands(pair, gram, tilted, epsilon) or tilted
+
+    def tilting(self, pair: Pair, direction: Direction, epsilon: float) -> Sampler:
+        sharp = self.sharp(pair, direction, epsilon)
+        return sharp if sharp.tilts else TiltedSampler(pair, direction, epsilon)
 
     def _of_few_bands(self, pair: Pair, gram: FloatArray, tilted: TiltedSampler, epsilon: float) -> Sampler | None:
         """The sampler for little memory with the smallest range, if that is worth its program."""
