@@ -58,7 +58,8 @@ def test_noise_is_the_same_on_any_number_of_devices_and_made_without_communicati
             assert seen["sealed"] == expected["sealed"], (number, kind)
             assert seen["noise follows parameters"]
             share = (84 + 140 + 60) // number + 9 + 6 + 1  # arrays that are cut, and those that all devices have
-            assert [shape[-1] for shape in seen["shards"]] == [share] * number
+            if seen["shards"][0][0]:  # JAX does not cut what has no rows
+                assert [shape[-1] for shape in seen["shards"]] == [share] * number
         if number > 1:  # 2^30 parameters: 16 GiB of buffers, 4 GiB of noise
             large, share = report["large"], 2**30 // number
             assert large["start"] == 16 * share
