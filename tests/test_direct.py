@@ -19,9 +19,7 @@ from galton.many_bins import many_bins_pair
 from galton.pair import DominatingPair
 from galton.redrawn import redrawn_pair
 from galton.sampling import draws
-from galton.sampling.chained import ChainedSampler, ChainTilt
-from galton.sampling.chains import Chain, ring
-from galton.sampling.tilted import TiltedSampler, log_shape
+from galton.sampling.tilted import TiltedSampler
 from galton.sampling.toolkits import toolkit_for
 from galton.separated import separated_pair
 from tests import truth
@@ -88,28 +86,6 @@ def replace_range(sampler: BesideSampler) -> BesideSampler:
     copy = object.__new__(Unclipped)
     vars(copy).update(vars(sampler))
     return copy
-
-
-@pytest.mark.parametrize("order", [1, 4, 9])
-def test_the_range_is_reached_by_some_loss(order: int) -> None:
-    """u^t F(u) on a fine grid: the closed form is its maximum, below Chernoff's bound and not below the grid's."""
-    others, pair = (
-        gaussian_atoms(0.5),
-        galton.dominating_pair(galton.square_root(24, 3), bins=12, noise_multiplier=1.35),
-    )
-    grouped = ring(pair.gram, 1)
-    assert grouped is not None
-    weight = float(Chain(grouped, order + 1).log_normalisers()[order + 1])
-    tilt = ChainTilt(grouped, order, weight, weight + grouped.log_cut(order) + log_shape(pair.gram, order))
-    sampler = BesideSampler(ChainedSampler(pair, tilt, 1.0), others)
-    shape = order**order / (1 + order) ** (1 + order)
-    left = np.exp(np.linspace(-6.0, 6.0, 20_001))
-    curve = np.array([float(others.masses @ np.maximum(1 - u * np.exp(-others.points), 0.0)) for u in left])
-    growth = sampler.value_range(1.0) / sampler.run.value_range(1.0)
-    largest = float((left**order * curve).max()) / shape
-    assert largest <= growth * (1 + 1e-9)
-    assert growth <= largest * (1 + 1e-3)
-    assert growth <= float(others.masses @ np.exp(order * others.points)) * (1 + 1e-6)
 
 
 @pytest.mark.slow
@@ -183,15 +159,15 @@ def test_weights_are_raised_as_far_as_the_run_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bands", "multiplier", "name"), [(2, 1.25, "levels"), pytest.param(8, 1.4596, "arcs", marks=pytest.mark.slow)]
+    ("bands", "multiplier", "name"), [(2, 1.25, "levelled"), pytest.param(8, 1.4596, "arcs", marks=pytest.mark.slow)]
 )
 def test_ranges_of_few_bands_do_not_carry_over_to_smaller_epsilons(bands: int, multiplier: float, name: str) -> None:
     """Such samples beside others claimed a delta of all that was below that of the others alone, in closed form."""
     pair = galton.dominating_pair(galton.square_root(2048, bands), bins=128, noise_multiplier=multiplier)
     toolkit = toolkit_for(pair)
     sharp = toolkit.sharp(pair, MIXTURE, 1.0)
-    assert name in sharp.name
-    with pytest.raises(InvalidArgument, match="run = "):
+    assert sharp.name == name
+    with pytest.raises(InvalidArgument, match=f"run = .{sharp.name}"):
         BesideSampler(sharp, gaussian_atoms(0.3))
     assert toolkit.tilting(pair, MIXTURE, 1.0).tilts
     few = Options(seed=1, samples=1 << 12)

@@ -17,8 +17,8 @@ from galton.sampling.toolkits import toolkit_for
 
 _SHARES = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
 """Of epsilon, for which tilts are tried: the more the others take of it, the less tilt is best."""
-_MARGIN, _SHIFT, _HEIGHT = 1e-9, 1e-10, 1e-12
-"""For rounding: relative, of values and ranges; of the argument of the curve; and of a height of it."""
+_MARGIN, _SHIFT = 1e-9, 1e-10
+"""For rounding: relative, of values and ranges; and of the argument of the curve."""
 
 
 class BesideSampler(Sampler):
@@ -43,10 +43,8 @@ class BesideSampler(Sampler):
         self.order, self.strata = run.order, run.strata
         there = others.masses > 0
         ratios, masses = np.exp(others.points[there]), others.masses[there]
-        self._above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
-        self._slopes = np.append(np.cumsum((masses / ratios)[::-1])[::-1], 0.0)
         self._knots = np.concatenate(([0.0], ratios))
-        falls = np.diff(self._knots) * self._slopes[:-1]
+        falls = np.diff(self._knots) * np.cumsum((masses / ratios)[::-1])[::-1]
         self._heights = np.append(np.cumsum(falls[::-1])[::-1], 0.0)
         self._factor = self._growth(np.log(ratios), masses) if masses.size else 0.0
 
@@ -56,17 +54,9 @@ class BesideSampler(Sampler):
 
     def _growth(self, losses: FloatArray, masses: FloatArray) -> float:
         """By what factor the range is larger than that of the run alone, at every epsilon."""
-        order = self.order
-        peak = order * float(losses[-1])
-        chernoff = peak + math.log(float(masses @ np.exp(order * losses - peak)))
-        if self.strata or not order:  # by strata the largest value of a sample is not that of a loss
-            return math.exp(min(chernoff + _MARGIN, 700.0))
-        above, slopes = self._above[:-1], self._slopes[:-1]
-        best = np.clip(order / (1 + order) * above / slopes, self._knots[:-1], self._knots[1:])
-        with np.errstate(divide="ignore"):
-            heights = np.log(np.maximum(above - slopes * best, 0.0) + _HEIGHT * above) + order * np.log(best)
-        shape = order * math.log(order) - (1 + order) * math.log(1 + order)
-        return math.exp(min(chernoff, float(heights.max()) - shape, 700.0) + _MARGIN)
+        peak = self.order * float(losses[-1])
+        chernoff = peak + math.log(float(masses @ np.exp(self.order * losses - peak)))
+        return math.exp(min(chernoff + _MARGIN, 700.0))
 
     def _range_at(self, epsilon: float) -> float:
         return min(self.run.value_range(epsilon) * self._factor, 1e300)
