@@ -77,7 +77,8 @@ def reproduce(
         str,
         typer.Option(
             help="For cifar: methods, separated by commas, from bandmf-poisson, bandmf-balls-in-bins, blt, toeplitz, "
-            "scaled-blt or unamplified; for cifar-practical from cut-balls-in-bins, shuffling or unamplified.",
+            "scaled-blt, redrawn, dpsgd-poisson or unamplified; for cifar-practical from cut-balls-in-bins, "
+            "shuffling or unamplified.",
             show_default="all",
         ),
     ] = "",

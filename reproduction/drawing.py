@@ -26,6 +26,7 @@ _STYLES: dict[str, tuple[str, str, str]] = {
     "BLT-4, balls-in-bins": ("v", ":", "#2a8fa8"),
     "Toeplitz, balls-in-bins": ("D", "-.", "#123a5e"),
     "scaled BLT-4, balls-in-bins": ("<", "-", "#8a4f9e"),
+    "DP-SGD, Poisson": ("X", ":", "0.55"),
     "balls-in-bins, cut to size": ("o", "-", "#2a8fa8"),
     "shuffling, same noise": ("^", "--", "#b08a00"),
 }

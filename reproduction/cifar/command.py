@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FETCH = "fetch-cifar"
 STUDIES = {
-    "cifar": "Accuracy of six mechanisms on CIFAR-10, 20 epochs of 100 batches of 500 (about 5 min a run, vgg 45)",
+    "cifar": "Accuracy of eight mechanisms on CIFAR-10, 20 epochs of 100 batches of 500 (about 5 min a run, vgg 45)",
     "cifar-practical": "Balls-in-bins cut to 500 places, shuffling with the same noise, unamplified (the same)",
 }
 """What can be trained, in words."""

@@ -82,6 +82,8 @@ METHODS = {
         Method("blt", "BLT-4, balls-in-bins", "balls-in-bins", "blt:4"),
         Method("toeplitz", "Toeplitz, balls-in-bins", "balls-in-bins", "toeplitz:{bands}"),
         Method("scaled-blt", "scaled BLT-4, balls-in-bins", "balls-in-bins", "blt:4+scale"),
+        Method("redrawn", "scaled BLT-4, redrawn bins", "balls-in-bins-redrawn", "blt:4+scale"),
+        Method("dpsgd-poisson", "DP-SGD, Poisson", "poisson", "identity"),
         Method("unamplified", "unamplified", "shuffle-once", "toeplitz:{bands}"),
     )
 }

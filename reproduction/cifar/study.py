@@ -14,7 +14,7 @@ from galton.sampling.schedule import Progress
 from reproduction.cifar.data import Cifar
 from reproduction.cifar.experiment import ALL, METHODS, PRACTICAL, Method, Setting, plan_for
 from reproduction.cifar.models import find_network
-from reproduction.cifar.table import best_rate, draw, rows_of, table
+from reproduction.cifar.table import best_rate, difference_table, differences_of, draw, rows_of, table
 from reproduction.cifar.trials import Place, Trial, run_trial, setup_of
 from reproduction.provenance import origin
 from reproduction.result import Result
@@ -29,18 +29,25 @@ class Study:
       name: as on the command line.
       title: one line.
       methods: by name.
+      base: the one that the others are compared with, trial by trial.
     """
 
     name: str
     title: str
     methods: Mapping[str, Method]
+    base: str
 
 
 STUDIES = {
     study.name: study
     for study in (
-        Study("cifar", "CIFAR-10, 20 epochs of 100 batches of 500, delta 1e-5", METHODS),
-        Study("cifar-practical", "CIFAR-10, batches of 500 places: balls-in-bins, shuffling, unamplified", PRACTICAL),
+        Study("cifar", "CIFAR-10, 20 epochs of 100 batches of 500, delta 1e-5", METHODS, "redrawn"),
+        Study(
+            "cifar-practical",
+            "CIFAR-10, batches of 500 places: balls-in-bins, shuffling, unamplified",
+            PRACTICAL,
+            "cut-balls-in-bins",
+        ),
     )
 }
 
@@ -129,13 +136,17 @@ class Runner:
 
 
 def write_table(study: Study, place: Place, output: Path) -> tuple[Result, list[Path]]:
-    """Writes table, text and pictures of all finished trials of a study, and where they come from."""
+    """Writes table, text, pictures and paired differences of all finished trials of a study, and their provenance."""
     trials = list(place.all())
     rows = rows_of(trials, study.methods)
     if not rows:
         raise InvalidFile(f"{place.results}: has no finished trial of {study.name}; nothing is written")
     result = table(study.name, study.title, rows)
     paths = [*write_result(result, output), *write_pictures(study.name, draw(rows), output)]
+    apart = differences_of(trials, study.methods, study.base)
+    if apart:
+        title = f"{study.title}: differences of paired trials"
+        paths += write_result(difference_table(f"{study.name}-differences", title, apart), output)
     about = origin(study.name, code_digest(__name__), paths) | {
         "trials": sum(trial["method"] in study.methods for trial in trials)
     }

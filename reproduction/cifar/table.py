@@ -27,7 +27,12 @@ COLUMNS = (
 """accuracy, low, high, and accuracies of the single runs in per cent of the test set; rates_tried: learning rates that
 `rate` was chosen from."""
 
+DIFFERENCES = ("model", "epsilon", "series", "against", "difference", "low", "high", "pairs", "differences")
+"""difference, low, high, and single differences in points of accuracy."""
+
 Finished = Mapping[str, Any]
+Cell = tuple[str, float, str]
+"""Model, epsilon and name of the method."""
 
 
 def rows_of(trials: Iterable[Finished], methods: Mapping[str, Method]) -> list[Row]:
@@ -35,21 +40,77 @@ def rows_of(trials: Iterable[Finished], methods: Mapping[str, Method]) -> list[R
 
     Rows are of the trials with the best learning rate, of the method itself or of the one whose rate it takes.
     """
-    trials = list(trials)
-    _check_alike(trials)
-    cells: dict[tuple[str, float, str], list[Finished]] = {}
-    for trial in trials:
-        cells.setdefault((trial["model"], trial["epsilon"], trial["method"]), []).append(trial)
-    tuned = {cell: cells.get((*cell[:2], ALL[cell[2]].rate_of), cells[cell]) for cell in cells}
-    chosen = {cell: _chosen(cell[2], runs, best_rate(tuned[cell])) for cell, runs in cells.items()}
+    cells = _cells(trials)
+    chosen = {cell: _at_best_rate(cell, cells) for cell in cells}
     spreads = {
         place: pooled([_accuracies(runs) for cell, runs in chosen.items() if cell[:2] == place])
         for place in {cell[:2] for cell in cells}
     }
+    ours = _ordered((cell for cell, runs in chosen.items() if runs), methods)
+    return [_row(methods[cell[2]], _tuned(cell, cells), chosen[cell], spreads[cell[:2]]) for cell in ours]
+
+
+def differences_of(trials: Iterable[Finished], methods: Mapping[str, Method], base: str) -> list[Row]:
+    """Returns by how much trials of method `base` are ahead of trials of the others with the same number.
+
+    Trials with the same number start from the same weights. Methods without such a trial have no row.
+    """
+    cells = _cells(trials)
+    rows: list[Row] = []
+    for cell in _ordered(cells, methods):
+        ahead = {trial["trial"]: trial for trial in _at_best_rate((*cell[:2], base), cells)}
+        behind = {trial["trial"]: trial for trial in _at_best_rate(cell, cells)}
+        numbers = sorted(ahead.keys() & behind.keys())
+        if cell[2] == base or not numbers:
+            continue
+        apart = [100 * (ahead[which]["accuracy"] - behind[which]["accuracy"]) for which in numbers]
+        mean, low, high = interval(apart, pooled([apart]))
+        rows.append(
+            {
+                "model": cell[0],
+                "epsilon": cell[1],
+                "series": methods[base].words,
+                "against": methods[cell[2]].words,
+                "difference": mean,
+                "low": low,
+                "high": high,
+                "pairs": len(numbers),
+                "differences": " ".join(f"{points:.2f}" for points in apart),
+            }
+        )
+    return rows
+
+
+def _cells(trials: Iterable[Finished]) -> dict[Cell, list[Finished]]:
+    """Trials by model, epsilon and method."""
+    trials = list(trials)
+    _check_alike(trials)
+    cells: dict[Cell, list[Finished]] = {}
+    for trial in trials:
+        cells.setdefault((trial["model"], trial["epsilon"], trial["method"]), []).append(trial)
+    return cells
+
+
+def _ordered(cells: Iterable[Cell], methods: Mapping[str, Method]) -> list[Cell]:
+    """Those of these methods, in their order."""
     order = list(methods)
-    ours = [cell for cell, runs in chosen.items() if cell[2] in methods and runs]
-    ours.sort(key=lambda cell: (*cell[:2], order.index(cell[2])))
-    return [_row(methods[cell[2]], tuned[cell], chosen[cell], spreads[cell[:2]]) for cell in ours]
+    ours = [cell for cell in cells if cell[2] in methods]
+    return sorted(ours, key=lambda cell: (*cell[:2], order.index(cell[2])))
+
+
+def _tuned(cell: Cell, cells: Mapping[Cell, list[Finished]]) -> list[Finished]:
+    """The trials that the learning rate of a cell is chosen by."""
+    return cells.get((*cell[:2], ALL[cell[2]].rate_of), cells[cell])
+
+
+def _at_best_rate(cell: Cell, cells: Mapping[Cell, list[Finished]]) -> list[Finished]:
+    """The trials of a cell with the best learning rate; none if they are still to come."""
+    trials = cells.get(cell, [])
+    plans = {trial["setup"]["plan"] for trial in trials}
+    if len(plans) > 1:
+        raise InvalidFile(f"trials of {cell[2]} at epsilon {cell[1]:g} are of {len(plans)} plans, not one")
+    rate = best_rate(_tuned(cell, cells)) if trials else None
+    return [trial for trial in trials if trial["rate"] == rate]
 
 
 def _check_alike(trials: Iterable[Finished]) -> None:
@@ -59,14 +120,6 @@ def _check_alike(trials: Iterable[Finished]) -> None:
         alike = files.canonical({name: trial["setup"][name] for name in ("network", "setting")})
         if known.setdefault(trial["model"], alike) != alike:
             raise InvalidFile(f"trials of {trial['model']} are of several networks or settings, not one")
-
-
-def _chosen(method: str, trials: Sequence[Finished], rate: float) -> list[Finished]:
-    """The trials with this learning rate; none if they are still to come."""
-    plans = {trial["setup"]["plan"] for trial in trials}
-    if len(plans) > 1:
-        raise InvalidFile(f"trials of {method} at epsilon {trials[0]['epsilon']:g} are of {len(plans)} plans, not one")
-    return [trial for trial in trials if trial["rate"] == rate]
 
 
 def _accuracies(trials: Sequence[Finished]) -> list[float]:
@@ -147,6 +200,25 @@ def interval(values: Sequence[float], spread: Spread | None) -> tuple[float, flo
 def table(name: str, title: str, rows: Rows) -> Result:
     """Returns the result of these rows."""
     return Result(name, title, COLUMNS, tuple(rows), _text(rows))
+
+
+def difference_table(name: str, title: str, rows: Rows) -> Result:
+    """Returns the result of rows of differences."""
+    lines = []
+    for model, epsilon in dict.fromkeys((row["model"], number(row, "epsilon")) for row in rows):
+        cell = [row for row in rows if (row["model"], row["epsilon"]) == (model, epsilon)]
+        words = "; ".join(f"{row['against']} {_difference(row)}" for row in cell)
+        lines.append(f"{model}, epsilon {epsilon:g}: {cell[0]['series']} less {words}.")
+    lines.append(
+        "Points of accuracy; +- is half of Student's 95% interval over pairs of trials with the same number, which "
+        "start from the same weights (none where there is one pair). Each method has its own best learning rate."
+    )
+    return Result(name, title, DIFFERENCES, tuple(rows), "\n".join(lines))
+
+
+def _difference(row: Row) -> str:
+    spread = "" if row["high"] is None else f" +- {number(row, 'high') - number(row, 'difference'):.2f}"
+    return f"{number(row, 'difference'):+.2f}{spread} ({row['pairs']} pair{'' if row['pairs'] == 1 else 's'})"
 
 
 def _text(rows: Rows) -> str:

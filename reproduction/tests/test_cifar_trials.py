@@ -23,7 +23,7 @@ from reproduction.cifar.data import Cifar, Part
 from reproduction.cifar.experiment import METHODS, PRACTICAL, Setting, find_methods, plan_for
 from reproduction.cifar.models import NETWORKS
 from reproduction.cifar.study import STUDIES, Runner, Wish, default_rates, write_table
-from reproduction.cifar.table import best_rate, interval, pooled, rows_of, table
+from reproduction.cifar.table import best_rate, difference_table, differences_of, interval, pooled, rows_of, table
 from reproduction.cifar.trials import Place, Trial
 from reproduction.tests.running import command
 from reproduction.writing import read_rows
@@ -178,14 +178,14 @@ def test_a_method_with_the_rate_of_another_is_shown_at_that_rate() -> None:
     assert (row["rate"], row["accuracy"], row["rates_tried"]) == (0.1, 30.0, "0.1 0.2")
 
 
-def trial(method: str, rate: float, accuracy: float) -> dict[str, Any]:
+def trial(method: str, rate: float, accuracy: float, number: int = 1) -> dict[str, Any]:
     """A finished trial, as far as the table looks at it."""
     return {
         "model": "cnn",
         "method": method,
         "epsilon": 1.0,
         "rate": rate,
-        "trial": 1,
+        "trial": number,
         "accuracy": accuracy,
         "train_accuracy": accuracy,
         "strategy": "",
@@ -195,6 +195,24 @@ def trial(method: str, rate: float, accuracy: float) -> dict[str, Any]:
         "guarantee": {"epsilon": 1.0, "adjacency": "zero-out"},
         "setup": {"plan": method, "network": {}, "setting": {}},
     }
+
+
+def test_trials_with_the_same_number_are_compared() -> None:
+    """At the best rate of each method; what has no partner is left out."""
+    ahead = [0.52, 0.55, 0.51, 0.58]
+    behind = [0.50, 0.51, 0.50]
+    finished = [trial("redrawn", 0.1, accuracy, index) for index, accuracy in enumerate(ahead, 1)]
+    finished += [trial("dpsgd-poisson", 0.2, accuracy, index) for index, accuracy in enumerate(behind, 1)]
+    finished += [trial("dpsgd-poisson", 0.4, 0.3), trial("blt", 0.1, 0.4, 9)]
+    (row,) = differences_of(finished, METHODS, "redrawn")
+    assert (row["series"], row["against"], row["pairs"]) == ("scaled BLT-4, redrawn bins", "DP-SGD, Poisson", 3)
+    apart = np.array([2.0, 4.0, 1.0])
+    assert [float(text) for text in str(row["differences"]).split()] == pytest.approx(apart)
+    limits = student.interval(0.95, 2, loc=apart.mean(), scale=apart.std(ddof=1) / np.sqrt(3))
+    assert (row["difference"], row["low"], row["high"]) == pytest.approx((apart.mean(), *limits))
+    words = difference_table("cifar-differences", "", [row]).text
+    assert "redrawn bins less DP-SGD, Poisson +2.33 +- 3.79 (3 pairs)." in words
+    assert differences_of(finished, METHODS, "unamplified") == []
 
 
 def test_the_interval_is_students() -> None:
