@@ -115,21 +115,24 @@ class ArcSampler(Sampler):
         modes = max(most * chain.arcs, tilt.power + 1)
         reach = (3 * most + tilt.power + 3) * float(gram.max()) + modes * max(chain.ring.beyond, 0.0)
         rounding = loss_slack(bins, largest, reach, (modes + 2) * factor.residual, "float64")
-        self.slack = Slack(rounding.epsilon, rounding.lost + self._choice_error(bins))
+        sectors, parts = chain.sector_splits(), chain.part_splits(max(most, tilt.power))
+        rows, logs = chain.tuples(tilt.power)
+        tuples = splits(np.zeros(logs.size, np.int64), logs, rows)
+        stored = (chain.arcs + 1) * (sectors.rounding + chain.parts * parts.rounding) + tuples.rounding
+        self.slack = Slack(rounding.epsilon, rounding.lost + self._choice_error(bins) + stored)
         self._weight_error = self._rounding() + (modes + 2) ** 2 * factor.residual
         self.layout = layout(bins, most_blocks=4, largest_block=1 << 10)
         self._shape = _Shape(chain.arcs, chain.parts, chain.width, tilt.power, most, self.layout)
         first, futures, _ = chain.futures(tilt.log_coefficients)
-        rows, logs = chain.tuples(tilt.power)
         raised = chain.raised()
         with wide_jax():
             self._tables = _Tables(
                 jnp.asarray(np.cumsum(first)),
                 jnp.asarray(futures),
                 jnp.asarray(chain.attraction),
-                _on_device(chain.sector_splits()),
-                _on_device(chain.part_splits(max(most, tilt.power))),
-                _on_device(splits(np.zeros(logs.size, np.int64), logs, rows)),
+                _on_device(sectors),
+                _on_device(parts),
+                _on_device(tuples),
                 jnp.asarray(chain.totals, jnp.float64),
                 jnp.asarray(tilt.log_coefficients),
                 jnp.asarray(chain.around),
@@ -142,7 +145,7 @@ class ArcSampler(Sampler):
     def _choice_error(self, bins: int) -> float:
         """Bounds the distance of the laws of modes, before points and after them, from those that are meant."""
         chain, power = self.tilt.chain, self.tilt.power
-        exponent = float(chain.totals[-1]) ** 2 * 2 * float(chain.part_lags[0]) + 700
+        exponent = max(float(chain.totals[-1]) ** 2 * 2, float(power) ** 2) * float(chain.part_lags[0]) + 700
         ways = chain.states.shape[0] + chain.log_sector_masses.size + math.comb(power + chain.parts, chain.parts)
         draws = chain.arcs * (2 + chain.parts + chain.totals[-1]) + power + 4
         return 16 * draws * (ways + bins + exponent + 64) * ROUNDOFF

@@ -64,6 +64,12 @@ class Splits:
     ends: FloatArray
     rows: IntArray
 
+    @property
+    def rounding(self) -> float:
+        """Bounds how far the law of a draw is from what running sums say: they are stored with the place's number."""
+        most = int(np.bincount(np.ceil(self.ends).astype(np.int64)).max())
+        return 2.0 * (most + 1) * float(np.spacing(self.ends[-1]))
+
 
 def splits(places: IntArray, log_weights: FloatArray, rows: IntArray) -> Splits:
     """Returns the table that ways are drawn from, given the number of their place; numbers begin at 0."""
@@ -305,7 +311,7 @@ class ArcTilt:
     @property
     def log_above(self) -> float:
         """Logarithm of a bound on V where an arc is above the cut."""
-        return self.log_tuples - self.power * self.cut
+        return self.log_tuples - self.power * self.cut + _MARGIN
 
     def log_below(self, epsilon: float) -> float:
         """Returns the logarithm of a bound on V where no arc is above the cut."""
@@ -444,4 +450,4 @@ class _Fit:
         beyond = chain.ring.beyond * (float(levels[-1]) * chain.arcs) ** 2 / 2
         log_bound = log_normaliser - 1 - math.log(theta * chain.ring.groups) + beyond + _MARGIN
         power = self._power(cut)
-        return ArcTilt(chain, coefficients, theta, cut, power, self._tuples[power] + _MARGIN, log_normaliser, log_bound)
+        return ArcTilt(chain, coefficients, theta, cut, power, self._tuples[power], log_normaliser, log_bound)
