@@ -185,7 +185,7 @@ def test_a_guarantee_is_a_value() -> None:
     [
         (Guarantee(2.0, 1e-5), "(2, 1e-05)-DP under add-or-remove adjacency"),
         (Guarantee(0.5, 0.25, Adjacency.REPLACE), "(0.5, 0.25)-DP under replace adjacency"),
-        (Guarantee(1 / 3, 1e-9, Adjacency.ZERO_OUT), "(0.333333, 1e-09)-DP under zero-out adjacency"),
+        (Guarantee(1 / 3, 1e-9, Adjacency.ZERO_OUT), "(0.333334, 1e-09)-DP under zero-out adjacency"),
     ],
 )
 def test_a_guarantee_in_words(guarantee: Guarantee, words: str) -> None:
