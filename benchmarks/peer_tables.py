@@ -21,7 +21,7 @@ LABELS = {
 GUARANTEES = (
     (
         "galton",
-        "certificate, failure and attempts in delta; no samples for Poisson and one draw of bins with C = I",
+        "certificate, failure and attempts in delta; no samples for Poisson, nor for bins with C = I",
     ),
     ("opake", "C = I and Poisson: upper bound; correlated noise: sampled upper bound that fails with probability 1e-6"),
     ("jax_privacy", "Poisson: upper bound; bins and min-separation: sampled verification, failure counted in delta"),
