@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_every_order_is_unbiased(order: int) -> None:
 
 POISSON = [  # bins, epochs, noise of each round, epsilon
     *((4, 3, 1.2, 1.0), (8, 4, 0.9, 2.0), (16, 2, 0.8, 1.0)),
-    *((16, 8, 1.0, 1.0), (16, 8, 0.7, 4.0), (32, 4, 0.6, 4.0), (8, 16, 2.0, 1.0)),
+    *((16, 8, 1.0, 1.0), (16, 8, 0.7, 4.0), (32, 4, 0.6, 2.0), (8, 16, 2.0, 1.0)),
 ]
 
 
@@ -225,7 +226,7 @@ def test_without_rest_and_correlation_it_is_poisson_sampling(
         return float(one_way.get_delta_for_epsilon(level))
 
     pair = separated_pair(identity(rounds), bins, 1, sigma / math.sqrt(epochs))
-    estimate, error = mean(sharp(pair, direction, level), level, (1 << 21) // rounds)
+    estimate, error = mean(sharp(pair, direction, level), level, (1 << 25) // rounds)
     assert peer_delta(False) - 5 * error < estimate < peer_delta(True) + 5 * error
     assert error < 0.1 * estimate
 
@@ -242,12 +243,12 @@ def test_with_rests_as_long_as_an_epoch_it_is_one_draw(direction: Direction) -> 
 @SLOW
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_nearly_as_long_rests_are_nearly_one_draw(direction: Direction) -> None:
-    """delta moves to that of the fixed period as the separation moves to the number of bins."""
+    """delta moves to that of the fixed period as the last few rounds of rest are added; it falls before that."""
     strategy = square_root(24, 4)
     once = dominating_pair(strategy, 12, 0.6)
     truth = mean(toolkit_for(once).sharp(once, direction, 2.0), 2.0, 200_000)[0]
     ways = [
-        mean(sharp(separated_pair(strategy, 12, rest, 0.6), direction, 2.0), 2.0, 200_000)[0] for rest in (6, 9, 11)
+        mean(sharp(separated_pair(strategy, 12, rest, 0.6), direction, 2.0), 2.0, 200_000)[0] for rest in (9, 10, 11)
     ]
     assert abs(ways[2] - truth) < abs(ways[1] - truth) < abs(ways[0] - truth)
 
@@ -314,26 +315,29 @@ def test_no_pattern_that_a_search_tries_beats_the_bound(separation: int, loose: 
     strategy = Scaled(square_root(rounds, separation), weights)
     gram = strategy.matrix() / strategy.sensitivity(bins)
     gram = gram.T @ gram
-    random = np.random.default_rng(2)
 
-    def value(gaps: list[int], strength: float) -> float:
-        taken = [turn for turn in itertools.accumulate(gaps) if turn < rounds]
+    def value(taken: list[int], strength: float) -> float:
         return log_mean(strength * gram[:, taken].sum(axis=1), bins, separation)
+
+    def moved(taken: list[int]) -> Iterator[list[int]]:
+        """All patterns that differ in one participation, by at most three rounds."""
+        for index, step in itertools.product(range(len(taken)), (-3, -2, -1, 1, 2, 3)):
+            other = [*taken[:index], taken[index] + step, *taken[index + 1 :]]
+            if other[0] >= 0 and other[-1] < rounds and min(np.diff(other)) >= separation:
+                yield other
 
     bound = SeparationBound(separated_pair(strategy, bins, separation))
     for strength in (1.0, 4.0):
         best = -math.inf
-        for _ in range(6):
-            gaps = [int(random.integers(separation)), *(separation + random.integers(4, size=16)).tolist()]
-            reached, improved = value(gaps, strength), True
+        for start in range(separation):
+            taken = list(range(start, rounds, separation))
+            reached, improved = value(taken, strength), True
             while improved:
                 improved = False
-                for index, step in itertools.product(range(len(gaps)), (-2, -1, 1, 2)):
-                    other = list(gaps)
-                    other[index] = max(other[index] + step, separation if index else 0)
-                    changed = value(other, strength)
-                    if changed > reached + 1e-12:
-                        gaps, reached, improved = other, changed, True
+                for other in moved(taken):
+                    if (changed := value(other, strength)) > reached + 1e-12:
+                        taken, reached, improved = other, changed, True
+                        break
             best = max(best, reached)
         assert best <= bound.largest(np.array([strength]))[0] <= loose * best
         assert best <= bound(strength)
