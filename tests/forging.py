@@ -9,7 +9,7 @@ from pathlib import Path
 from galton.accountants import Calculated, Certified, Evidence
 from galton.plan import Plan
 from galton.plan.folder import PLAN, STRATEGY, SUMS
-from galton.plan.plan import leaked
+from galton.plan.leak import leaked
 
 
 def fitting(evidence: Evidence, noise_multiplier: float) -> Evidence:

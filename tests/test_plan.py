@@ -26,7 +26,8 @@ from galton.pair import dominating_pair
 from galton.plan import Plan, draft, load_plan, make_plan, save_plan, verify_plan
 from galton.plan.choose import references
 from galton.plan.folder import PLAN, STRATEGY, SUMS
-from galton.plan.plan import Leak, epsilon_if_known, leaked_mu, plan_from_json
+from galton.plan.leak import Leak, epsilon_if_known, leaked_mu
+from galton.plan.plan import plan_from_json
 from galton.strategies import Strategy
 from tests.forging import fitting, rewrite_sums, with_noise
 from tests.marks import SLOW, slow_after

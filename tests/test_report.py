@@ -24,7 +24,7 @@ from galton.cache import Cache
 from galton.gaussian import gaussian_delta
 from galton.guarantee import Adjacency, Guarantee
 from galton.plan import Alternative, Plan, make_plan, save_plan
-from galton.plan.plan import Leak, leaked, leaked_mu
+from galton.plan.leak import Leak, leaked, leaked_mu
 from galton.report import privacy_curve, render, words
 from galton.report.correlation import WINDOW, noise_correlation
 from galton.report.figures import batch_sizes

@@ -1,8 +1,9 @@
 """The plan: one artefact with the strategy, the batches, the noise and the proof of the guarantee."""
 
 from galton.plan.folder import load_plan, save_plan
+from galton.plan.leak import Leak
 from galton.plan.make import make_plan
-from galton.plan.plan import Alternative, Leak, Plan
+from galton.plan.plan import Alternative, Plan
 from galton.plan.prefix import Prefix, prefix_guarantee
 from galton.plan.signature import Signature, new_key_pair
 from galton.plan.trust import Basis, PlanNotTrusted, Trust, check_signature, establish_trust, sign_plan

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from galton import files
 from galton.errors import GaltonError, InvalidFile
-from galton.plan.plan import FORMAT, VERSIONS, Plan, plan_from_json
+from galton.plan.plan import Plan, plan_from_json
 from galton.plan.signature import Signature, read_signature
+from galton.plan.versions import FORMAT, VERSIONS
 from galton.strategies import load_strategy
 from galton.strategies.codec import strategy_text
 from galton.typechecking import typechecked

@@ -15,8 +15,9 @@ from galton.guarantee import Guarantee, as_guarantee
 from galton.plan.choose import references
 from galton.plan.conventions import CLIPPINGS, FLAT
 from galton.plan.draft import Request, choose_draft, naming_batch_size, shortened
+from galton.plan.leak import Leak, leaked
 from galton.plan.marks import Mark, leave_mark
-from galton.plan.plan import EXAMPLE, USER, Leak, Plan, leaked
+from galton.plan.plan import EXAMPLE, USER, Plan
 from galton.plan.tuning import Tuning
 from galton.provenance import now, versions
 from galton.typechecking import typechecked

@@ -14,83 +14,19 @@ from galton.batching import Batches, Scheme, Truncation, scheme_from_json
 from galton.batching import truncation as exact_truncation
 from galton.errors import InvalidArgument, choice, count, positive
 from galton.fields import Fields
-from galton.gaussian import gaussian_delta, gaussian_epsilon
-from galton.guarantee import Guarantee, no_less
+from galton.guarantee import Guarantee
 from galton.plan.conventions import CLIPPINGS, FLAT, convention
+from galton.plan.leak import Leak, leaked
 from galton.plan.signature import Signature
 from galton.plan.tuning import Tuning
+from galton.plan.versions import FIRST_VERSION, FORMAT, VERSION, VERSIONS, as_before, as_now
 from galton.strategies import Strategy
 from galton.typechecking import typechecked
 
 if TYPE_CHECKING:
     from galton.noise import CorrelatedNoise
 
-FORMAT = "galton-plan"
-VERSION = 3
-FIRST_VERSION, SECOND_VERSION = 1, 2
-"""Of plans that were made before; read, and kept as they were written. The first, of galton 0.1, has other names in
-`if_batches_leak` and other words; both have other names for the strategy and the error (`_older`)."""
-VERSIONS = (FIRST_VERSION, SECOND_VERSION, VERSION)
 EXAMPLE, USER = "example", "user"
-
-
-@dataclass(frozen=True)
-class Leak:
-    """The guarantee that remains if the batches become known: that of the same noise in a run of known order.
-
-    They are two statements, not one pair: each holds with the other number of the plan.
-
-    Attributes:
-      epsilon_at_delta: epsilon at the plan's delta; None if truncation leaves nothing to claim there.
-      delta_at_epsilon: delta at the plan's epsilon.
-    """
-
-    epsilon_at_delta: float | None
-    delta_at_epsilon: float
-
-    def claim(self, guarantee: Guarantee) -> str:
-        """Returns in words what remains of a guarantee.
-
-        Args:
-          guarantee: the plan's.
-
-        Returns:
-          The statement at the plan's delta; at its epsilon, if there is none at its delta.
-        """
-        if self.epsilon_at_delta is None:
-            return f"({no_less(guarantee.epsilon)}, {no_less(self.delta_at_epsilon, 4)})-DP"
-        return f"({no_less(self.epsilon_at_delta, 4)}, {no_less(guarantee.delta)})-DP"
-
-    def to_json(self, version: int = VERSION) -> dict[str, Any]:
-        """Returns a JSON-ready dictionary.
-
-        Args:
-          version: of the plan's file.
-
-        Returns:
-          Its two numbers, by the names of that version.
-        """
-        return dict(zip(_LEAK_FIELDS[version], (self.epsilon_at_delta, self.delta_at_epsilon), strict=True))
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any], version: int = VERSION) -> Leak:
-        """Rebuilds it from a plan.
-
-        Args:
-          value: what `to_json` returns, with a statement in words.
-          version: of the plan's file.
-
-        Returns:
-          What remains.
-        """
-        epsilon, delta = _LEAK_FIELDS[version]
-        names = {"epsilon_at_delta": (epsilon,), "delta_at_epsilon": (delta,)}
-        body = Fields("if_batches_leak", value, cls, names, derived=("statement",))
-        return cls(body.real_or_none(epsilon, 0.0), body.real(delta, 0.0, 1.0))
-
-
-_LEAK_FIELDS = dict.fromkeys(VERSIONS, ("epsilon_at_delta", "delta_at_epsilon")) | {FIRST_VERSION: ("epsilon", "delta")}
-"""Names in plan.json, by its version."""
 
 
 @dataclass(frozen=True)
@@ -424,34 +360,7 @@ class Plan:
             "evidence": self.evidence.to_json(),
             "versions": self.versions,
         }
-        return body if self.version == VERSION else _older(body)
-
-
-_OF_STRATEGY = {"spec": "strategy", "kind": "strategy_kind", "hash": "strategy_hash"}
-_OF_ERROR = ("workload", "rmse", "alternatives")
-
-
-def _older(body: dict[str, Any]) -> dict[str, Any]:
-    """A plan as versions before 3 had it: `strategy` and `error` are objects, a certificate's `strategy` is a hash."""
-    older = {}
-    for name, value in body.items():
-        if name == "strategy":
-            older[name] = {old: body[new] for old, new in _OF_STRATEGY.items()}
-        elif name == "workload":
-            older["error"] = {part: body[part] for part in _OF_ERROR}
-        elif name == "evidence" and "certificate" in value:
-            renamed = {{"strategy_hash": "strategy"}.get(part, part): it for part, it in value["certificate"].items()}
-            older[name] = value | {"certificate": renamed}
-        elif name not in (*_OF_STRATEGY.values(), *_OF_ERROR):
-            older[name] = value
-    return older
-
-
-def _newer(body: Fields, value: dict[str, Any]) -> dict[str, Any]:
-    """The reverse of `_older`, but for certificates, which are read by either name."""
-    strategy, error = body.mapping("strategy"), body.mapping("error")
-    names = {new: strategy[old] for old, new in _OF_STRATEGY.items() if old in strategy}
-    return value | names | {part: error[part] for part in _OF_ERROR if part in error}
+        return body if self.version == VERSION else as_before(body)
 
 
 def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
@@ -464,7 +373,7 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
     if version not in VERSIONS:
         raise InvalidArgument("plan.version", version, f"must be one of {', '.join(map(str, VERSIONS))}")
     if version != VERSION:
-        body = Fields("plan", _newer(body, value))
+        body = Fields("plan", as_now(body, value))
     batching, noise = body.inner("batching"), body.inner("noise")
     clipping = body.inner("clipping")
     truncation = Truncation.from_json(batching.mapping("truncation"))
@@ -499,44 +408,6 @@ def plan_from_json(value: dict[str, Any], strategy: Strategy) -> Plan:
         leak = Leak(epsilon, max(plan.leak.delta_at_epsilon, leak.delta_at_epsilon))
     _check_derived("if_batches_leak", plan.leak.to_json(version), leak.to_json(version))
     return plan
-
-
-def leaked(plan: Plan, runs: int = 1) -> Leak:
-    """Returns what the plan's noise guarantees if the batches are known, truncation included (docs/math.md, 14.3).
-
-    Several runs, forked from each other, share batches and the noise of their first rounds (docs/math.md, 12.4).
-    """
-    mu, lost = leaked_mu(plan) * math.sqrt(runs), displaced(plan)
-    delta = min(1.0, (1 - lost) * gaussian_delta(plan.guarantee.epsilon, mu) * (1 + 1e-9) + lost)
-    return Leak(epsilon_if_known(plan, plan.guarantee.delta, runs), delta)
-
-
-def epsilon_if_known(plan: Plan, delta: float, runs: int = 1) -> float | None:
-    """Returns an epsilon of a run at a delta if it is known who was in which batch.
-
-    Formal guarantee: docs/math.md, section 14.3, and 12.4 for several runs.
-
-    Args:
-      plan: the plan.
-      delta: where.
-      runs: how many runs of the plan were forked from each other, this one among them.
-
-    Returns:
-      The epsilon; None where truncation costs all of delta.
-    """
-    lost = displaced(plan)
-    room = (delta - lost) / (1 - lost) if lost < 1 else 0.0
-    return gaussian_epsilon(room * (1 - 1e-9), leaked_mu(plan) * math.sqrt(runs)) if room > 0 else None
-
-
-def displaced(plan: Plan) -> float:
-    """Probability that truncation makes another mechanism of the run; it does not where neighbours have one size."""
-    return 0.0 if plan.guarantee.adjacency.equal_sizes else plan.truncation.displacement
-
-
-def leaked_mu(plan: Plan) -> float:
-    """Returns the mean shift of the Gaussian mechanism that is left if the batches are known, truncation aside."""
-    return plan.run.mu_if_known(plan.guarantee.adjacency)
 
 
 def _larger(stated: float | None, derived: float | None) -> float | None:

@@ -11,7 +11,7 @@ from galton.accountants import Curve
 from galton.errors import FloatArray
 from galton.gaussian import gaussian_delta
 from galton.plan import Plan
-from galton.plan.plan import leaked_mu
+from galton.plan.leak import leaked_mu
 from galton.report.correlation import Correlation
 from galton.report.curves import relies_on_secrecy
 from galton.report.numbers import MINUS, power, short

@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri
 from galton.accountants import Curve
 from galton.gaussian import gaussian_delta
 from galton.plan import Plan
-from galton.plan.plan import displaced, epsilon_if_known, leaked_mu
+from galton.plan.leak import displaced, epsilon_if_known, leaked_mu
 from galton.report.curves import DELTAS
 
 RATES = (0.001, 0.01, 0.1)

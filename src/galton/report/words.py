@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from galton.plan import Plan
-from galton.plan.plan import epsilon_if_known
+from galton.plan.leak import epsilon_if_known
 from galton.report.curves import relies_on_secrecy
 from galton.report.numbers import DIGITS, at_most, percent_at_most, short
 from galton.report.risk import Risk

@@ -14,7 +14,7 @@ from galton import files
 from galton.errors import InvalidFile
 from galton.noise.run import read_keys
 from galton.plan import Plan
-from galton.plan.plan import leaked
+from galton.plan.leak import leaked
 from galton.typechecking import typechecked
 
 RECORD = "record.json"
