@@ -182,7 +182,7 @@ def million() -> None:
 def plan(limited: bool, examples: int, batch_size: int) -> dict[str, Any]:
     """Makes a plan; without `limited` the search for C does not ask how many samples a certificate takes."""
     if not limited:
-        OneDraw.least_multiplier = Participation.least_multiplier  # type: ignore[method-assign]
+        OneDraw.least_noise = Participation.least_noise  # type: ignore[method-assign]
     begun, busy = time.perf_counter(), time.process_time()
     made = galton.make_plan(2.0, 1e-7, examples=examples, batch_size=batch_size, epochs=4, options=galton.Options())
     return {

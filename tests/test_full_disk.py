@@ -104,7 +104,6 @@ def trained_by_opacus(plan: Plan, folder: Path, watch: Callable[..., None] | Non
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("trained", [trained_by_torch, trained_by_jax, trained_by_opacus])
 @pytest.mark.parametrize("turn", [7, 12])
 def test_a_run_goes_on_once_there_is_room(

@@ -28,7 +28,8 @@ from galton import Adjacency, Direction, Guarantee, InvalidArgument, Options
 from galton.accounting.calibration import CHECK_WORK
 from galton.errors import FloatArray, GaltonError
 from galton.optimization import parse_family, search, unamplified
-from galton.optimization.affordable import least_multiplier
+from galton.optimization.affordable import LeastNoise, least_multiplier
+from galton.optimization.averages import groups_of_bins, mode_energies
 from galton.optimization.noise_level import ESTIMATORS, GramLevel, Level, OutsideDesign
 from galton.optimization.participation import ONE_DRAW
 from galton.optimization.problem import LevelFunction, Problem
@@ -416,9 +417,10 @@ def test_noise_of_many_bins_has_a_least_multiplier(family: str) -> None:
         square_root(rounds) if family == "toeplitz" else Scaled(Blt(rounds, [0.99], [0.1]), np.linspace(1, 2, rounds))
     )
     start, least = parsed.parameters(strategy), 0.8
-    problem = Problem(parsed, bins, prefix_sums(rounds), least_multiplier=least)
+    problem = Problem(parsed, bins, prefix_sums(rounds), least_noise=LeastNoise(least, bins))
     with wide_jax():
-        energies = np.asarray(ONE_DRAW.energies(parsed.form(jnp.asarray(start)), bins))
+        _, middles = groups_of_bins(bins, rounds)
+        energies = np.asarray(mode_energies(parsed.form(jnp.asarray(start)), middles))
         floor = math.log(least) + math.log(energies.max()) / 2
         below, above = problem.value(start, floor - 0.1), problem.value(start, floor + 0.1)
     norms = np.linalg.norm(strategy.modes(bins), axis=0)
@@ -448,7 +450,7 @@ def test_least_multiplier_keeps_the_range_affordable() -> None:
     assert allowed / 3 < measured / guarantee.delta < 3 * allowed
     assert least_multiplier(bins, 4 * work, guarantee) > least > least_multiplier(bins, work // 4, guarantee)
     assert least_multiplier(bins, 10**18, guarantee) == 0.0  # no sample to spare: no C would do
-    assert ONE_DRAW.least_multiplier(512, 2048, guarantee) == 0.0
+    assert ONE_DRAW.least_noise(512, 2048, guarantee) is None
 
 
 # The classical optimum

@@ -129,13 +129,20 @@ TABLES = sorted(set(NAMES) - set(FUNCTIONS) - set(CLASSES))
 """Names that are neither: their examples are not run with those of their modules, but here."""
 
 
-SHOWN_BY = {"Optimized": "optimize"}
-"""Values that only a search of seconds makes, and the function whose example shows them."""
+REFERENCE = sorted(
+    name
+    for page in (Path(__file__).parents[1] / "docs/reference").glob("*.md")
+    for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+)
+"""Every public name, those of the submodules included, in full."""
+SHOWN_BY = {"Audit": "audit", "Optimized": "optimize", "PlanWithin": "make_plan_within", "SharedRun": "share_run"}
+"""Values that are made by one function only, whose example shows them."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REFERENCE)
 def test_a_public_name_has_an_example(name: str) -> None:
-    words = below(name) if name in TABLES else getattr(galton, SHOWN_BY.get(name, name)).__doc__ or ""
+    module, _, last = name.rpartition(".")
+    words = below(last) if last in TABLES else getattr(import_module(module), SHOWN_BY.get(last, last)).__doc__ or ""
     assert doctest.DocTestParser().get_examples(words)
 
 

@@ -27,8 +27,6 @@ from galton.training.torch import clipped_sum as torch_sum
 from galton.training.torch_clipping import row_norms
 from tests.marks import slow_after
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-
 EXAMPLES = 64
 ALL = list(range(EXAMPLES))
 Sums = Callable[[list[int]], Tensor]

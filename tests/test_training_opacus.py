@@ -36,8 +36,6 @@ SEED = 1076
 EMPTY = 5
 """Which."""
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:

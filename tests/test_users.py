@@ -295,7 +295,6 @@ def opacus_data() -> Any:
     return data_of(OWNERS.size)
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("parts", [None, 1, 3])
 def test_opacus_makes_the_steps_of_the_torch_adapter(
     plan: Plan, opacus_data: Any, tmp_path: Path, parts: int | None
@@ -316,7 +315,6 @@ def test_opacus_makes_the_steps_of_the_torch_adapter(
         np.testing.assert_allclose(got, weight.detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_opacus_clips_a_user_to_the_clip_norm(plan: Plan, opacus_data: Any, tmp_path: Path) -> None:
     """All examples of a user are the same and far out: their sum has the clip norm, not twice as much."""
     x, y = opacus_data
@@ -336,7 +334,6 @@ def test_opacus_clips_a_user_to_the_clip_norm(plan: Plan, opacus_data: Any, tmp_
     script.engine.close()
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_opacus_goes_on_with_users_bit_by_bit(plan: Plan, opacus_data: Any, tmp_path: Path) -> None:
     whole = OpacusScript(plan, tmp_path / "whole", opacus_data, parts=3).go_on(8)
     whole.engine.close()
@@ -350,7 +347,6 @@ def test_opacus_goes_on_with_users_bit_by_bit(plan: Plan, opacus_data: Any, tmp_
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_opacus_refuses_what_is_not_clipped_by_user(
     plan: Plan, examples: Plan, opacus_data: Any, tmp_path: Path
 ) -> None:

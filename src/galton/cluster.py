@@ -136,8 +136,15 @@ def connect(address: str) -> Iterator[DaskPool]:
       The pool of workers, for `Options.workers`.
 
     Example:
-        with connect("tcp://host:8786") as pool:
-            galton.certify(pair, epsilon=1.0, delta=1e-5, options=galton.Options(workers=pool))
+      >>> import galton
+      >>> from distributed import LocalCluster
+      >>> pair = galton.dominating_pair(galton.square_root(8, 4), 4, 2.0)
+      >>> with (
+      ...     LocalCluster(n_workers=1, processes=False, protocol="tcp", dashboard_address=None) as workers,
+      ...     connect(workers.scheduler_address) as pool,  # of yours, such as tcp://host:8786
+      ... ):
+      ...     galton.certify(pair, epsilon=4.0, delta=1e-3, options=galton.Options(workers=pool)).accepted
+      True
     """
     try:
         from distributed import Client

@@ -79,7 +79,13 @@ class InvalidFile(GaltonError, ValueError):
 
 
 class MissingExtra(GaltonError, ImportError):
-    """A package that only an extra of galton brings is not installed."""
+    """A package that only an extra of galton brings is not installed.
+
+    Example:
+      >>> raise MissingExtra("galton.training.torch", "torch", "torch")
+      Traceback (most recent call last):
+      galton.errors.MissingExtra: galton.training.torch needs the package torch: pip install 'galton[torch]'
+    """
 
     def __init__(self, module: str, package: str, extra: str) -> None:
         super().__init__(f"{module} needs the package {package}: pip install 'galton[{extra}]'")

@@ -37,7 +37,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Audit:
-    """The outcome of an audit; `consistent` is its verdict. docs/audit.md explains its parts.
+    """The outcome of `audit`, whose example shows one; `consistent` is its verdict. docs/audit.md explains its parts.
 
     Attributes:
       plan: content hash of the plan.
@@ -106,6 +106,16 @@ def audit(
 
     Returns:
       The lower bound on epsilon, the checks and the verdict.
+
+    Example:
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="zero-out")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> outcome = audit(plan, seconds=0.1, seed=1)
+      >>> outcome.consistent, 0 <= outcome.epsilon_lower <= outcome.epsilon_certified <= 4
+      (True, True)
     """
     start = time.perf_counter()
     positive("seconds", seconds)

@@ -38,6 +38,17 @@ class PlanDpEvent(dp_event.DpEvent):  # type: ignore[misc]
       delta: the delta that its loss is sharp for.
       failure: probability that samples of the analysis may fail with; None is 0.0015 * delta.
       options: how to sample.
+
+    Example:
+      >>> import dp_accounting
+      >>> import galton
+      >>> guarantee = galton.Guarantee(epsilon=1, delta=1e-5, adjacency="zero-out")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> event = dp_accounting.ComposedDpEvent([PlanDpEvent(plan), dp_accounting.GaussianDpEvent(8.0)])
+      >>> galton.compose([event], delta=guarantee.delta, adjacency="zero-out").epsilon > plan.guarantee.epsilon
+      True
     """
 
     plan: Plan = attr.ib(repr=lambda plan: plan.digest[:15])
@@ -51,6 +62,21 @@ class CertifiedAccountant(PLDAccountant):  # type: ignore[misc]
 
     Formal guarantee: that of `galton.privacy_loss_distribution` for every plan, and dp-accounting's own for their
     composition, which does not bound the rounding of FFTs. The failure probabilities of plans are in all answers.
+
+    Example:
+      >>> import dp_accounting
+      >>> import galton
+      >>> guarantee = galton.Guarantee(epsilon=1, delta=1e-5, adjacency="zero-out")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> accountant = CertifiedAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+      >>> _ = accountant.compose(PlanDpEvent(plan))
+      >>> 0.99 < accountant.get_epsilon(guarantee.delta) < 1.01
+      True
+      >>> _ = accountant.compose(dp_accounting.GaussianDpEvent(8.0))
+      >>> accountant.get_epsilon(guarantee.delta) > 1.01
+      True
     """
 
     _unit: str | None = None

@@ -6,12 +6,16 @@ Steers the optimiser; nothing here is a bound.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+import jax
 from scipy.optimize import brentq
 
 from galton.accounting.calibration import CHECK_WORK
 from galton.gaussian import gaussian_mu
 from galton.guarantee import Guarantee
+from galton.optimization.averages import groups_of_bins, mode_energies, smooth_log_maximum
+from galton.optimization.forms import Form
 from galton.sampling.strata import STRATA, log_largest_average
 
 _SHARE = 64
@@ -22,6 +26,24 @@ _SLOPE = 0.5
 """Least slope of the loss in a direction of strata, as a share of the norm of the average mode; measured likewise."""
 _MOST_ENERGY = 1e3
 _MOST_ORDER = 64
+
+
+@dataclass(frozen=True)
+class LeastNoise:
+    """Noise that no C may fall below in a search, since its certificate would take too many samples.
+
+    Attributes:
+      multiplier: noise multiplier, positive.
+      bins: batches per epoch.
+    """
+
+    multiplier: float
+    bins: int
+
+    def log_sigma(self, form: Form) -> jax.Array:
+        """Returns the logarithm of its standard deviation; the largest mode is nearly one of those in the middles."""
+        _, middles = groups_of_bins(self.bins, form.rounds)
+        return math.log(self.multiplier) + smooth_log_maximum(mode_energies(form, middles)) / 2
 
 
 def least_multiplier(bins: int, work: int, guarantee: Guarantee) -> float:

@@ -276,7 +276,7 @@ class Run:
     def problem(self, family: Family) -> Problem:
         """Returns the problem for one family."""
         make = problem_for if isinstance(self.objective, Hashable) else Problem
-        least = self.participation.least_multiplier(self.bins, family.rounds, self.target.guarantee)
+        least = self.participation.least_noise(self.bins, family.rounds, self.target.guarantee)
         return make(family, self.bins, self.workload, self.objective, self.participation, least)
 
     def optimum(self, family: Family, start: Strategy | None = None, refreshes: int = _REFRESHES) -> FloatArray:

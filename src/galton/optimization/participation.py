@@ -15,7 +15,8 @@ from galton.errors import FloatArray, InvalidArgument
 from galton.gaussian import gaussian_mu, unamplified_multiplier
 from galton.guarantee import Guarantee
 from galton.many_bins import pair_of_bins, sample_work
-from galton.optimization.affordable import least_multiplier
+from galton.optimization.affordable import LeastNoise, least_multiplier
+from galton.optimization.averages import groups_of_bins, mode_energies
 from galton.optimization.forms import Form
 from galton.optimization.noise_level import ESTIMATORS, GramLevel, NoiseLevel
 from galton.optimization.pattern_level import PatternLevel, reach_of
@@ -27,27 +28,11 @@ from galton.strategies.base import Strategy
 
 MOST_MODES = 512
 """With more bins than this the optimiser averages neighbouring modes; the accountant never does."""
-AVERAGES = 256
-"""So many averages at most, fewer where they would take too much memory; 64 cost 3% of error at 1,000 bins."""
 _MOST_WEIGHTS = 128
 """Free weights of a search on averages, which cannot tell what is good for single modes."""
-_MOST_ENTRIES = 1 << 23
 _MOST_DRAWN = 1 << 19
 """Draws times rounds that a search over patterns begins with, unless the draws were fewer than `_FEWEST`."""
 _FEWEST = 1 << 8
-
-
-def _averaged(rounds: int) -> int:
-    return max(32, min(AVERAGES, _MOST_ENTRIES // rounds))
-
-
-def _groups(bins: int, groups: int) -> tuple[FloatArray, FloatArray]:
-    """Rows of counts: the averages of groups of neighbouring bins, and the bins in their middles."""
-    averages, middles = np.zeros((groups, bins)), np.zeros((groups, bins))
-    for index, group in enumerate(np.array_split(np.arange(bins), groups)):
-        averages[index, group] = 1 / len(group)
-        middles[index, group[len(group) // 2]] = 1.0
-    return averages, middles
 
 
 class Participation(ABC):
@@ -98,18 +83,9 @@ class Participation(ABC):
     ) -> NoiseLevel:
         """Freezes draws at a design."""
 
-    def least_multiplier(self, bins: int, rounds: int, guarantee: Guarantee) -> float:
-        """Returns the noise multiplier below which certificates take too many samples; 0 if that is no matter."""
-        return 0.0
-
-    def energies(self, form: Form, bins: int) -> jax.Array:
-        """Returns squared norms of modes, the largest of them nearly among these; only if there is a least multiplier.
-
-        Args:
-          form: C.
-          bins: batches per epoch.
-        """
-        raise NotImplementedError
+    def least_noise(self, bins: int, rounds: int, guarantee: Guarantee) -> LeastNoise | None:
+        """Returns the noise below which certificates take too many samples; None if that is no matter."""
+        return None
 
     @abstractmethod
     def sensitivity(self, statistic: FloatArray) -> float:
@@ -148,19 +124,16 @@ class OneDraw(Participation):
         if bins <= MOST_MODES:
             modes = form.modes(bins)
             return modes.T @ modes
-        averages, _ = _groups(bins, _averaged(form.rounds))
+        averages, middles = groups_of_bins(bins, form.rounds)
         merged = form.combined_modes(jnp.asarray(averages))
         gram = merged @ merged.T
-        return gram + jnp.diag((self.energies(form, bins) - gram.diagonal()) * len(averages) / bins)
+        return gram + jnp.diag((mode_energies(form, middles) - gram.diagonal()) * len(averages) / bins)
 
-    def least_multiplier(self, bins: int, rounds: int, guarantee: Guarantee) -> float:
+    def least_noise(self, bins: int, rounds: int, guarantee: Guarantee) -> LeastNoise | None:
         if bins <= MOST_MODES:
-            return 0.0
-        return least_multiplier(bins, min(bins**2, sample_work(bins, rounds)), guarantee)
-
-    def energies(self, form: Form, bins: int) -> jax.Array:
-        _, middles = _groups(bins, _averaged(form.rounds))
-        return jnp.square(form.combined_modes(jnp.asarray(middles))).sum(axis=1)
+            return None
+        multiplier = least_multiplier(bins, min(bins**2, sample_work(bins, rounds)), guarantee)
+        return LeastNoise(multiplier, bins) if multiplier else None
 
     def level(
         self, statistic: FloatArray, log_sigma: float, guarantee: Guarantee, estimator: str, samples: int, seed: int

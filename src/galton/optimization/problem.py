@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument
+from galton.optimization.affordable import LeastNoise
+from galton.optimization.averages import smooth_log_maximum
 from galton.optimization.families import Family
 from galton.optimization.forms import Form
 from galton.optimization.noise_level import Level
@@ -25,8 +27,6 @@ Function = Callable[[jax.Array, jax.Array], jax.Array]
 
 OBJECTIVES = ("rmse", "max")
 
-_SHARP = 64
-"""Power of the norm that stands for a maximum."""
 _SOFTNESS = 2e-3
 """Temperature of the smooth maximum of log sigma and its least value."""
 
@@ -49,8 +49,7 @@ class Problem:
     The value is the logarithm of the error, noise included. Call everything inside `wide_jax()`.
 
     Attributes:
-      least_multiplier: noise multiplier that no C may fall below, since certificates would take too many samples; 0 for
-        none.
+      least_noise: what the noise of no C may fall below, since certificates would take too many samples.
     """
 
     family: Family
@@ -58,7 +57,7 @@ class Problem:
     workload: Workload
     objective: str | Function = "rmse"
     participation: Participation = ONE_DRAW
-    least_multiplier: float = 0.0
+    least_noise: LeastNoise | None = None
 
     def statistic(self, parameters: FloatArray) -> FloatArray:
         """Returns the array that the noise depends on."""
@@ -78,9 +77,8 @@ class Problem:
         return number, slopes
 
     def _outer(self, form: Form, log_sigma: jax.Array) -> jax.Array:
-        if self.least_multiplier:
-            energies = self.participation.energies(form, self.bins)
-            least = math.log(self.least_multiplier) + smooth_log_maximum(energies) / 2
+        if self.least_noise is not None:
+            least = self.least_noise.log_sigma(form)
             log_sigma = _SOFTNESS * jnp.logaddexp(log_sigma / _SOFTNESS, least / _SOFTNESS)
         if callable(self.objective):
             return jnp.log(self.objective(form.dense(), jnp.exp(log_sigma)))
@@ -116,12 +114,6 @@ def row_error(variances: jax.Array, objective: str) -> jax.Array:
     return smooth_log_maximum(variances) / 2
 
 
-def smooth_log_maximum(values: jax.Array) -> jax.Array:
-    """Returns the logarithm of a norm of positive values that is close to their maximum."""
-    top = jax.lax.stop_gradient(values.max())
-    return jnp.log(top) + jnp.log(((values / top) ** _SHARP).sum()) / _SHARP
-
-
 @lru_cache(maxsize=8)
 def problem_for(
     family: Family,
@@ -129,7 +121,7 @@ def problem_for(
     workload: Workload,
     objective: str | Function,
     participation: Participation = ONE_DRAW,
-    least_multiplier: float = 0.0,
+    least_noise: LeastNoise | None = None,
 ) -> Problem:
     """Returns a cached problem, so that what is compiled for it serves every epsilon."""
-    return Problem(family, bins, workload, objective, participation, least_multiplier)
+    return Problem(family, bins, workload, objective, participation, least_noise)

@@ -36,7 +36,15 @@ def write_report(
       The path of the file.
 
     Example:
-      `write_report(load_plan("plan"), "report.html")`
+      >>> import tempfile
+      >>> from galton import Guarantee, make_plan
+      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     write_report(plan, f"{folder}/report.html").name
+      'report.html'
     """
     target = check_output(output)
     pyplot()  # if matplotlib is missing, fail before the work begins

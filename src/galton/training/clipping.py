@@ -141,5 +141,12 @@ def normalized(gamma: float = 0.01) -> Clipping:
 
     Returns:
       The clipping, for plans of `clipping="normalized"`.
+
+    Example:
+      >>> import numpy as np
+      >>> from galton.training.jax import clipped_sum
+      >>> total = clipped_sum(lambda w, x: w * x, clip_norm=1.0, clipping=normalized())
+      >>> f"{total(0.0, np.array([7.0]), np.array([True])):.3f}"  # 7 / (7 + 0.01)
+      '0.999'
     """
     return Clipping(NORMALIZED, gamma=gamma)

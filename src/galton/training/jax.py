@@ -97,6 +97,22 @@ def private_updates(
 
     Returns:
       The transformation.
+
+    Example:
+      >>> import galton
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> optimizer = optax.chain(private_updates(plan), optax.sgd(0.1))
+      >>> weights = jnp.zeros(2)
+      >>> state = optimizer.init(weights)
+      >>> batch, mask = jnp.ones((32, 2)), jnp.ones(32, bool)  # the first of the plan's batches
+      >>> total = clipped_sum(lambda w, row: (row @ w - 1) ** 2, clip_norm=1.0)(weights, batch, mask)
+      >>> updates, state = optimizer.update(total, state, weights)
+      >>> weights = optax.apply_updates(weights, updates)
+      >>> weights.shape
+      (2,)
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     establish_trust(plan, pinned=pinned, trusted_key=trusted_key)
@@ -128,6 +144,20 @@ class Trained:
       params: the model.
       optimizer_state: the state of the optimiser.
       record: the record of the run, see `TrainingRun.record`.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     trained = train(
+      ...         plan, folder, lambda w, x: (w - x) ** 2, jnp.zeros(()), jnp.ones(64), optax.sgd(0.1), rounds=3
+      ...     )
+      >>> trained.record["rounds_done"], trained.record["completed"]
+      (3, False)
     """
 
     params: Tree
@@ -218,6 +248,24 @@ def train(
 
     Returns:
       The model, the optimiser's state and the record of the run.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> import numpy as np
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> rows = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+      >>> data = rows, rows.sum(axis=1)
+      >>> def loss(weights, example):
+      ...     row, label = example
+      ...     return (row @ weights - label) ** 2
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     trained = train(plan, folder, loss, jnp.zeros(2), data, optax.sgd(0.1))
+      >>> trained.params.shape, trained.record["rounds_done"]
+      ((2,), 4)
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     count("save_every", save_every)

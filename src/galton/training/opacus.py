@@ -93,6 +93,30 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
       OPTIMIZERS: the optimisers of Opacus that are supported, with their counterparts here.
 
     Formal guarantee: that of `PlanDPOptimizer`.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> import torch
+      >>> from torch.utils.data import DataLoader, TensorDataset
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> data, model = TensorDataset(torch.randn(64, 2), torch.randn(64, 1)), torch.nn.Linear(2, 1)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     engine = PlanPrivacyEngine(plan, folder)
+      ...     model, optimizer, loader = engine.make_private(
+      ...         module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data, 32)
+      ...     )
+      ...     for _ in range(plan.epochs):
+      ...         for rows, labels in loader:
+      ...             optimizer.zero_grad()
+      ...             torch.nn.functional.mse_loss(model(rows), labels, reduction="mean").backward()
+      ...             optimizer.step()
+      ...     record = engine.close()
+      >>> record["rounds_done"], engine.get_epsilon(delta=1e-3)
+      (4, 4.0)
     """
 
     OPTIMIZERS: ClassVar[dict[type, type[PlanDPOptimizer]]] = {

@@ -112,6 +112,23 @@ def open_run(
 
     Returns:
       The run.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> import torch
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> model = torch.nn.Linear(2, 1)
+      >>> with (
+      ...     tempfile.TemporaryDirectory() as folder,
+      ...     open_run(plan, folder, model, examples=64, clip_norm=1.0) as run,
+      ... ):
+      ...     optimizer = PrivateOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, run)
+      ...     print(f"{run.round} rounds of {plan.rounds} done")
+      0 rounds of 4 done
     """
     check_plain(model)
     check_whole(model)
@@ -152,6 +169,22 @@ def share_run(plan: Plan | str | Path, folder: str | Path, model: nn.Module, **o
 
     Returns:
       The run.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> from torch import distributed, nn
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     # torchrun says how many processes there are, and which is this one
+      ...     distributed.init_process_group("gloo", f"file://{folder}/processes", rank=0, world_size=1)
+      ...     with share_run(plan, f"{folder}/run", nn.Linear(2, 1), examples=64, clip_norm=1.0) as run:
+      ...         print(f"rank {run.rank} of {run.processes}")
+      ...     distributed.destroy_process_group()
+      rank 0 of 1
     """
     check_whole(model)
     return _share(plan, folder, model, **options)
@@ -188,6 +221,27 @@ class RoundState(NamedTuple):
       model: the model; to evaluate it is free of charge on public data only, and changing it is not covered.
       optimizer: the optimiser.
       diagnostics: of the round, not private; None unless `train` was asked for them.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> import torch
+      >>> from torch.utils.data import TensorDataset
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> rows = torch.randn(64, 2)
+      >>> data, model = TensorDataset(rows, rows.sum(1, keepdim=True)), nn.Linear(2, 1)
+      >>> def loss(model, batch):
+      ...     rows, labels = batch
+      ...     return nn.functional.mse_loss(model(rows), labels)
+      >>> def on_round(done, state):
+      ...     return state.optimizer.param_groups[0]["lr"] > 0 and done == 3  # True: save and end here
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+      ...     train(plan, folder, loss, model, data, optimizer, on_round=on_round)["rounds_done"]
+      3
     """
 
     model: nn.Module
@@ -281,6 +335,25 @@ def train(
 
     Returns:
       The record of the run, see `TrainingRun.record`.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> import torch
+      >>> from torch.utils.data import TensorDataset
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> rows = torch.randn(64, 2)
+      >>> data, model = TensorDataset(rows, rows.sum(1, keepdim=True)), nn.Linear(2, 1)
+      >>> def loss(model, batch):
+      ...     rows, labels = batch
+      ...     return nn.functional.mse_loss(model(rows), labels)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     record = train(plan, folder, loss, model, data, torch.optim.SGD(model.parameters(), lr=0.1))
+      >>> record["rounds_done"], record["completed"]
+      (4, True)
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     count("save_every", save_every)

@@ -32,6 +32,24 @@ class PaddedBatch(NamedTuple):
       part: number of the micro-batch within its round, from 0 to `parts` - 1.
       parts: number of micro-batches in a round.
       token: by which the run recognises the examples, see `TrainingRun.token`.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> from torch import nn
+      >>> from galton.training.torch import open_run
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> data = TensorDataset(torch.randn(64, 2), torch.randn(64, 1))
+      >>> with (
+      ...     tempfile.TemporaryDirectory() as folder,
+      ...     open_run(plan, folder, nn.Linear(2, 1), examples=64, clip_norm=1.0) as run,
+      ... ):
+      ...     batch = next(iter(plan_loader(run, data, micro_batch_size=16)))
+      >>> int(batch.mask.sum()), batch.part, batch.parts, batch.last
+      (16, 0, 2, False)
     """
 
     inputs: Any
@@ -76,6 +94,27 @@ def plan_loader(
 
     Returns:
       The loader; it yields `PaddedBatch`.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> from torch import nn
+      >>> from galton.training.torch import open_run
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> data = TensorDataset(torch.randn(64, 2), torch.randn(64, 1))
+      >>> with (
+      ...     tempfile.TemporaryDirectory() as folder,
+      ...     open_run(plan, folder, nn.Linear(2, 1), examples=64, clip_norm=1.0) as run,
+      ... ):
+      ...     for batch in plan_loader(run, data, micro_batch_size=16):  # the first epoch
+      ...         print(batch.round, batch.part, batch.inputs[0].shape)
+      0 0 torch.Size([16, 2])
+      0 1 torch.Size([16, 2])
+      1 0 torch.Size([16, 2])
+      1 1 torch.Size([16, 2])
     """
     if isinstance(data, IterableDataset) and not (run.plan.scheme.shuffled_data or run.plan.scheme.reshuffled_data):
         remedy = "can only be read in order; plan balls-in-bins-streaming for it, or give a data set with random access"

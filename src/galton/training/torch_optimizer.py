@@ -103,6 +103,33 @@ class PrivateOptimizer(Optimizer):
         was saved, the rounds that have had their noise are skipped: `step` makes none, batches that a loader had read
         ahead are passed over, and a warning (`LostRounds`) and the record say so.
       - Each micro-batch has random numbers of its own (dropout), which are the same if it is computed again.
+
+    Example:
+      >>> import tempfile
+      >>> import galton
+      >>> import torch
+      >>> from torch.utils.data import TensorDataset
+      >>> from galton.training.torch import open_run, plan_loader
+      >>> guarantee = galton.Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
+      >>> plan = galton.make_plan(
+      ...     guarantee, examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity"
+      ... )
+      >>> rows = torch.randn(64, 2)
+      >>> data, model = TensorDataset(rows, rows.sum(1, keepdim=True)), nn.Linear(2, 1)
+      >>> def loss(model, batch):
+      ...     rows, labels = batch
+      ...     return nn.functional.mse_loss(model(rows), labels)
+      >>> with (
+      ...     tempfile.TemporaryDirectory() as folder,
+      ...     open_run(plan, folder, model, examples=64, clip_norm=1.0) as run,
+      ... ):
+      ...     optimizer = PrivateOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, run)
+      ...     while not run.done:
+      ...         for batch in plan_loader(run, data):  # one epoch
+      ...             optimizer.accumulate(loss, batch)
+      ...             optimizer.step()
+      ...     print(f"{run.round} rounds done")
+      4 rounds done
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, run: AnyRun, diagnose: bool = False) -> None:

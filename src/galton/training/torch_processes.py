@@ -52,7 +52,7 @@ def check_plain(model: nn.Module) -> None:
 
 
 class SharedRun(Rounds):
-    """A training run that the processes of `torch.distributed` share; `share_run` makes it.
+    """A training run that the processes of `torch.distributed` share; `share_run` makes it, and its example shows one.
 
     All ranks must call its methods, in the same order. What fails on rank 0 fails on all.
 
