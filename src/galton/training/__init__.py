@@ -1,6 +1,7 @@
 """Training with exactly what a plan analysed: `run` needs no framework; `jax`, `torch`, `opacus` are thin adapters."""
 
 from galton.training.folder import fork_run
+from galton.training.progress import progress_bar
 from galton.training.record import check_record, release_run
 from galton.training.rounds import PlanViolated
 from galton.training.run import LostRounds, RoundsSkipped, TrainingRun
@@ -13,6 +14,7 @@ __all__ = [
     "TrainingRun",
     "check_record",
     "fork_run",
+    "progress_bar",
     "release_run",
     "stop_run",
 ]

@@ -34,7 +34,7 @@ from galton.noise.sealed import SealedState, sealed_noise
 from galton.plan import Plan, establish_trust, load_plan
 from galton.training.clipping import Clipping
 from galton.training.diagnostics import Diagnostics, Receiver, keep_diagnostics
-from galton.training.hooks import OnRound, round_bar
+from galton.training.hooks import OnRound
 from galton.training.jax_clipping import (
     ClippedSum,
     Loss,
@@ -48,6 +48,7 @@ from galton.training.jax_devices import automatic, number_of_parts, on_mesh, ove
 from galton.training.jax_processes import agreed, at_hand, open_run
 from galton.training.jax_rows import MappedFiles, Rows
 from galton.training.jax_trees import load_tree, save_model, save_tree
+from galton.training.progress import progress_bar
 from galton.training.run import LostRounds, RoundsSkipped
 from galton.training.termination import Termination
 
@@ -211,7 +212,8 @@ def train(
         True the run is saved and ends. A run that ended so has the plan's guarantee; the same call goes on.
       diagnostics: True writes mean loss, norms and clipped fraction of every round to the run's folder; a function is
         called with them instead. They are NOT private: see `galton.training.diagnostics`.
-      progress: show a bar on stderr, if that is a terminal.
+      progress: show rounds, time left and the epsilon spent so far on stderr, if that is a terminal; see
+        `galton.training.progress_bar`.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -257,7 +259,8 @@ def train(
             run.publish(partial(save_model, params=kept[0]), ".npz")
             run.save(partial(save_tree, tree=kept))
 
-        with Termination() as termination, round_bar(plan, run.round, last, progress) as show:
+        first = jax.process_index() == 0
+        with Termination() as termination, progress_bar(run, last, progress and first) as show:
             ended = False
             while run.round < last and not ended:
                 turn, batch = run.round, run.batch
@@ -276,7 +279,7 @@ def train(
                     watch(run.round, state[0])
                 wished = on_round is not None and bool(on_round(run.round, state[0]))
                 ended = agreed(wished or termination.requested)
-                show(run.round)
+                show()
                 if run.round % save_every == 0 or run.round >= last or ended:
                     save()
             return Trained(*state, run.record())

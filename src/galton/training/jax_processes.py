@@ -146,7 +146,7 @@ class SharedRun:
 
     def _follow(self) -> None:
         """Learns from the first process how far the run is, and moves this process's part of the noise there."""
-        self.round = int(self._on_first(lambda: self._first.round))
+        self.round, self.released = self._on_first(lambda: [self._first.round, self._first.released])
         if self._own is None:
             if not self._noise.memory:
                 self._state = replace(self._state, round=jnp.asarray(self.round, jnp.int32))

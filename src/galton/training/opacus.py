@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -52,6 +54,7 @@ from galton.training.opacus_optimizer import (
     opacus_clip_norm,
     refuse_low_precision,
 )
+from galton.training.progress import progress_bar
 from galton.training.record import check_record
 from galton.training.rounds import PlanViolated, check_same
 from galton.training.run import TrainingRun
@@ -333,6 +336,22 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
                 self.close()
 
         self._delivery.between_rounds = between_rounds
+
+    @contextmanager
+    def progress(self, shown: bool = True) -> Iterator[None]:
+        """Shows rounds, time left and the epsilon spent so far on stderr, if that is a terminal, while its block runs.
+
+        Put the training loop in the block, after `make_private`. See `galton.training.progress_bar`.
+
+        Args:
+          shown: whether to show anything.
+        """
+        with progress_bar(self.run, shown=shown) as show:
+            self.accountant.after_round = show
+            try:
+                yield
+            finally:
+                self.accountant.after_round = lambda: None
 
     def close(self) -> dict[str, Any]:
         """Closes the run, which can be resumed if it is not done; writes its record, and the model to `model.pt`.
