@@ -46,7 +46,7 @@ from galton.training.jax_clipping import (
 )
 from galton.training.jax_devices import automatic, number_of_parts, on_mesh, over_devices
 from galton.training.jax_processes import agreed, at_hand, open_run
-from galton.training.jax_rows import MappedFiles, Rows
+from galton.training.jax_rows import MappedFiles, Rows, Stream
 from galton.training.jax_trees import load_tree, save_model, save_tree
 from galton.training.progress import progress_bar
 from galton.training.run import LostRounds, RoundsSkipped
@@ -56,6 +56,7 @@ __all__ = [
     "ClippedSum",
     "Loss",
     "MappedFiles",
+    "Stream",
     "Trained",
     "clipped_sum",
     "in_micro_batches",
@@ -141,7 +142,7 @@ def train(
     folder: str | Path,
     loss: Loss | None,
     params: Tree,
-    data: Tree,
+    data: Tree | Stream,
     optimizer: optax.GradientTransformation,
     *,
     clipped: ClippedSum | None = None,
@@ -151,6 +152,8 @@ def train(
     micro_batch_size: int | None = None,
     constant_time: bool = False,
     sharding: NamedSharding | None = None,
+    shuffled: bool = False,
+    reshuffled: bool = False,
     save_every: int = 100,
     rounds: int | None = None,
     watch: Callable[[int, Tree], None] | None = None,
@@ -187,7 +190,7 @@ def train(
         with a dictionary of numbers for `diagnostics`.
       params: the model at the start.
       data: a tree of arrays whose first axis is the examples. They may be memory-mapped, or `MappedFiles`:
-        only the rows of a batch are read.
+        only the rows of a batch are read. For a plan of streaming batches it may be a `Stream`, which is read in order.
       optimizer: receives the private means of gradients.
       clipped: total(params, batch, mask), for models whose clipped gradients can be summed faster than by
         `clipped_sum`. No example may contribute more than the plan's clip norm: the guarantee rests on it.
@@ -204,6 +207,9 @@ def train(
       constant_time: compute all padding too; see `clipped_sum`.
       sharding: how the rows of a batch are cut over devices, such as `NamedSharding(mesh, PartitionSpec("data"))`;
         see `clipped_sum`. Parameters that are on a single device are copied to all of the mesh.
+      shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
+      reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
+        are redrawn.
       save_every: number of rounds between checkpoints.
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
       watch: called after every round as watch(rounds done, params).
@@ -224,7 +230,7 @@ def train(
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     count("save_every", save_every)
     last = plan.rounds if rounds is None else count("rounds", rounds, at_most=plan.rounds)
-    source = Rows(data, plan.bins, users, keyed)
+    source = Rows(data, plan, users, keyed)
     for name, given in (("keyed", keyed), ("diagnostics", bool(diagnostics))):
         if clipped is not None and given:
             raise InvalidArgument(name, True, "needs a loss; with clipped=, do it there")
@@ -246,6 +252,8 @@ def train(
         clip_norm=plan.clip_norm,
         per_user=None if users is None else users.per_user,
         form=form,
+        shuffled=shuffled,
+        reshuffled=reshuffled,
         clipping=clipping or Clipping(),
         seed=seed,
         pinned=pinned,

@@ -37,17 +37,20 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from galton import files
 from galton.batching import Users
 from galton.errors import InvalidArgument, InvalidFile
 from galton.plan import Plan, load_plan
+from galton.plan.conventions import FLAT
+from galton.training.clipping import Clipping
 from galton.training.opacus_accountant import MECHANISM, PlanAccountant
 from galton.training.opacus_batches import Delivery, PlanLoader
 from galton.training.opacus_optimizer import (
     GHOST,
     MEAN,
+    ONE_NORM,
     USERS,
     PlanDPOptimizer,
     PlanDPOptimizerFastGradientClipping,
@@ -60,7 +63,7 @@ from galton.training.rounds import PlanViolated, check_same
 from galton.training.run import TrainingRun
 from galton.training.termination import Termination
 from galton.training.torch import open_run
-from galton.training.torch_batches import check_users
+from galton.training.torch_batches import check_users, size_of
 from galton.training.torch_optimizer import check_holds, errors_of_files, write_tensors
 
 __all__ = ["PlanAccountant", "PlanDPOptimizer", "PlanDPOptimizerFastGradientClipping", "PlanPrivacyEngine"]
@@ -72,6 +75,14 @@ DISTRIBUTED = (
     "must not be distributed: each rank of Opacus adds noise of its own, and a plan has one noise for the sum over all "
     "of them; galton.training.torch trains in several processes by train(distributed=True)"
 )
+
+
+def _clipping(name: str) -> Clipping:
+    """Clipping by its name in Opacus, of which there is one here: others need norms."""
+    if name != FLAT:
+        remedy = "must be flat, or per_group(...) or normalized(...) of galton.training.clipping, as the plan says"
+        raise InvalidArgument("clipping", name, remedy)
+    return Clipping()
 
 
 class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
@@ -151,16 +162,19 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         batch_first: bool = True,
         grad_sample_mode: str = "hooks",
         wrap_model: bool = True,
-        clipping: str = "flat",
+        clipping: str | Clipping = FLAT,
         poisson_sampling: bool = True,
         users: Users | None = None,
+        shuffled: bool = False,
+        reshuffled: bool = False,
     ) -> Any:
         """Opens the run and binds model, optimiser and data loader to the plan; call it once.
 
         Args:
           module: the model, not wrapped yet.
           optimizer: any optimiser of exactly its trainable parameters.
-          data_loader: for its data set, workers and `collate_fn`; its batches are replaced by the plan's.
+          data_loader: for its data set, workers and `collate_fn`; its batches are replaced by the plan's. For a plan of
+            streaming batches the data set may be an `IterableDataset`, see `galton.training.torch.plan_loader`.
           max_grad_norm: if given, must be the plan's clip norm.
           noise_multiplier: if given, must be the plan's.
           criterion: as in Opacus; for ghost clipping.
@@ -168,12 +182,16 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
           batch_first: as in Opacus.
           grad_sample_mode: as in Opacus.
           wrap_model: as in Opacus.
-          clipping: must be `flat`.
+          clipping: how gradients are clipped, of the kind that the plan says: `flat`, or `per_group(...)` or
+            `normalized(...)` of `galton.training.clipping`, which ghost clipping does not have.
           poisson_sampling: must not be False; the batches are the plan's in any case.
           users: which examples are whose (`galton.batching.group_by_user`), for a plan whose unit is a user. A batch
             then has examples of as many users as the plan says, one user after the other, and the gradients of a user's
             examples are clipped as a whole; not with ghost clipping. The loader's `collate_fn` must keep the order of
             examples.
+          shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
+          reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose
+            bins are redrawn.
 
         Returns:
           Module, optimiser, for ghost clipping also the criterion, and data loader.
@@ -187,14 +205,18 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
             check_same("max_grad_norm", max_grad_norm, plan.clip_norm)
         if noise_multiplier is not None:
             check_same("noise_multiplier", noise_multiplier, plan.noise_multiplier)
-        check_same("clipping", clipping, "flat")
+        kind = clipping if isinstance(clipping, Clipping) else _clipping(clipping)
+        if kind.kind != FLAT and "ghost" in grad_sample_mode:
+            raise PlanViolated(f"grad_sample_mode = {grad_sample_mode}: {ONE_NORM}")
         if any(weight.element_size() < 4 for weight in module.parameters() if weight.requires_grad):
             raise PlanViolated(
                 "module: has weights in half precision, which Opacus sums in half precision; use float32"
             )
         if not poisson_sampling:
             raise PlanViolated("poisson_sampling = False: batches are the plan's, never the loader's own")
-        examples = len(data_loader.dataset)  # type: ignore[arg-type]
+        examples = size_of(data_loader.dataset, plan.examples)
+        if users is not None and isinstance(data_loader.dataset, IterableDataset):
+            raise InvalidArgument("data_loader", "IterableDataset", "must have random access where the unit is a user")
         if users is not None:
             check_users(users, examples)
             if "ghost" in grad_sample_mode:
@@ -209,6 +231,9 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
             examples=examples if users is None else users.number,
             per_user=None if users is None else users.per_user,
             clip_norm=plan.clip_norm,
+            clipping=kind,
+            shuffled=shuffled,
+            reshuffled=reshuffled,
             **self._options,
         )
         self._model, self._users = module, users
