@@ -25,7 +25,7 @@ from galton.noise.stream import MARGIN
 from galton.plan import Plan, PlanNotTrusted, make_plan, save_plan
 from galton.strategies import Blt, Tree
 from galton.training import LostRounds, PlanViolated, check_record, release_run
-from galton.training.clipping import Clipping, normalized, per_group
+from galton.training.clipping import ROUNDING, Clipping, normalized, per_group
 from galton.training.diagnostics import Diagnostics
 from galton.training.jax import (
     MappedFiles,
@@ -41,7 +41,6 @@ from galton.training.jax import (
 from galton.training.jax_clipping import example_keys, with_key
 from galton.training.jax_dense import Program
 from galton.training.jax_rows import Rows
-from galton.training.run import ROUNDING
 from tests.conftest import SIZES
 from tests.forging import with_noise
 from tests.marks import SLOW, slow_after
@@ -778,7 +777,8 @@ def test_streams_are_read_once_an_epoch_and_taken_up_in_the_middle(tmp_path: Pat
     once("broken", Stream(lines), 11)
     np.testing.assert_array_equal(straight, once("broken", Stream(lines), 16))
     mesh = jax.make_mesh((1,), ("data",))
-    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    spec = jax.sharding.PartitionSpec("data")  # type: ignore[no-untyped-call]
+    rows = jax.sharding.NamedSharding(mesh, spec)
     batch = plan.batches(4).at(3)
     whole, _ = Rows(Stream(lines), plan, None, keyed=False).of(batch, None, None)
     parts, mask = Rows(Stream(lines), plan, None, keyed=False).of(batch, None, rows)

@@ -48,8 +48,8 @@ from galton.training.jax_devices import automatic, number_of_parts, on_mesh, ove
 from galton.training.jax_processes import agreed, at_hand, open_run
 from galton.training.jax_rows import MappedFiles, Rows, Stream
 from galton.training.jax_trees import load_tree, save_model, save_tree
+from galton.training.lost import LostRounds, RoundsSkipped
 from galton.training.progress import progress_bar
-from galton.training.run import LostRounds, RoundsSkipped
 from galton.training.termination import Termination
 
 __all__ = [

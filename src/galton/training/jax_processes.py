@@ -27,7 +27,8 @@ from galton.noise.layout import Tree
 from galton.noise.run import read_keys
 from galton.plan import Plan
 from galton.training.folder import read_body
-from galton.training.run import RoundsSkipped, TrainingRun
+from galton.training.lost import RoundsSkipped
+from galton.training.run import TrainingRun
 
 
 def open_run(plan: Plan, folder: str | Path, params: Tree, **given: Any) -> TrainingRun | SharedRun:

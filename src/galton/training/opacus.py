@@ -370,6 +370,9 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
 
         Args:
           shown: whether to show anything.
+
+        Yields:
+          Nothing: the bar follows the optimiser's steps.
         """
         with progress_bar(self.run, shown=shown) as show:
             self.accountant.after_round = show

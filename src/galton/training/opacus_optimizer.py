@@ -17,9 +17,11 @@ from torch.utils.dlpack import from_dlpack
 
 from galton.batching import Users
 from galton.plan import Plan
+from galton.training.clipping import ROUNDING
+from galton.training.lost import LostRounds, RoundsSkipped
 from galton.training.opacus_batches import Delivery, rows_of
 from galton.training.rounds import PlanViolated, check_same
-from galton.training.run import ROUNDING, LostRounds, RoundsSkipped, TrainingRun
+from galton.training.run import TrainingRun
 from galton.training.torch_clipping import add_clipped, at_least_single, is_full_precision
 from galton.training.torch_optimizer import STATE, as_arrays, check_holds, check_unchanged, restore_run, without_run
 
