@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import pytest
 
+from galton.batching import group_by_user
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import CorrelatedNoise, key_from_seed
 from galton.noise.sealed import sealed_noise
@@ -799,6 +800,8 @@ def test_streams_that_do_not_fit_are_refused(small_plan: Plan, tmp_path: Path) -
     other = Rows(Stream(lambda epoch: [np.zeros(2), *[np.zeros(3)] * 63]), plan, None, keyed=False)
     with pytest.raises(PlanViolated, match=r"has examples of float64\[3\] and of float64\[2\]"):
         other.of(batch, None, None)
+    with pytest.raises(InvalidArgument, match="must have random access where the unit is a user"):
+        Rows(Stream(lambda epoch: []), plan, group_by_user(np.arange(64), per_user=1), keyed=False)
     short = Rows(Stream(lambda epoch: [np.zeros(2)]), plan, None, keyed=False)
     with pytest.raises(PlanViolated, match="ends before example 1"):
         short.of(batch, None, None)

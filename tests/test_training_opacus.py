@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from galton.batching import group_by_user
 from galton.errors import GaltonError, InvalidArgument, InvalidFile
 from galton.noise import key_from_seed
 from galton.plan import Plan, PlanNotTrusted, make_plan, save_plan
@@ -81,8 +82,6 @@ class Script:
 
     def __init__(self, plan: Plan, folder: Path, batch_size: int = 8, **options: Any) -> None:
         self.model = network()
-        if options.pop("shuffled_lines", False):
-            options["data"] = Lines()
         self.engine = PlanPrivacyEngine(plan, folder, seed=SEED, pinned=options.pop("pinned", None))
         self.inner = options.pop("optimizer", momentum)(self.model)
         loader = DataLoader(
@@ -564,7 +563,8 @@ def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path
         (anew(noise_multiplier=0.5), "noise_multiplier = 0.5"),
         (anew(clipping="per_layer"), "clipping = 'per_layer': must be flat, or per_group"),
         (anew(clipping=normalized()), "clipping = normalized: the plan was made for flat"),
-        (anew(shuffled_lines=True), "can only be read in order; plan balls-in-bins-streaming"),
+        (anew(data=Lines(), users=group_by_user(range(64), per_user=1)), "must have random access"),
+        (anew(data=Lines()), "can only be read in order; plan balls-in-bins-streaming"),
         (anew(poisson_sampling=False), "poisson_sampling = False"),
         (anew(optimizer=lambda model: momentum(model[0])), "must hold"),
     ]

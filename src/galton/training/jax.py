@@ -83,7 +83,8 @@ def private_updates(
 
     It adds the noise and divides by the expected batch size; put it first in an `optax.chain`. Its state is that of the
     noise, without the key and sealed (`noise/sealed.py`): save it with the optimiser's, and never use it for two
-    different gradients. (`train` sees to that with a journal.)
+    different gradients, nor inside `pmap` or `vmap`, where copies of it have the same noise. (`train` sees to that with
+    a journal.)
 
     Formal guarantee: the outputs of the planned rounds together have the plan's guarantee if the inputs are sums of
     gradients clipped to the plan's norm over the plan's batches. Later rounds give NaN, and so does a state that

@@ -135,9 +135,7 @@ class Rows:
         self._bins, self.users, self.keyed = plan.bins, users, keyed
         self._stream: _Batchwise | None = None
         if isinstance(data, Stream):
-            check_streaming(plan, "Stream")
-            if users is not None:
-                raise InvalidArgument("data", "Stream", "must be arrays where the unit is a user")
+            check_streaming(plan, "Stream", users)
             self._stream, self.units = _Batchwise(data), plan.examples
             return
         self._data = jax.tree.map(

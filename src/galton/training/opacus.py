@@ -61,6 +61,7 @@ from galton.training.progress import progress_bar
 from galton.training.record import check_record
 from galton.training.rounds import PlanViolated, check_same
 from galton.training.run import TrainingRun
+from galton.training.streams import check_streaming
 from galton.training.termination import Termination
 from galton.training.torch import open_run
 from galton.training.torch_batches import check_users, size_of
@@ -215,8 +216,8 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         if not poisson_sampling:
             raise PlanViolated("poisson_sampling = False: batches are the plan's, never the loader's own")
         examples = size_of(data_loader.dataset, plan.examples)
-        if users is not None and isinstance(data_loader.dataset, IterableDataset):
-            raise InvalidArgument("data_loader", "IterableDataset", "must have random access where the unit is a user")
+        if isinstance(data_loader.dataset, IterableDataset):
+            check_streaming(plan, type(data_loader.dataset).__name__, users)
         if users is not None:
             check_users(users, examples)
             if "ghost" in grad_sample_mode:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from galton.batching import Batch, Users
 from galton.training.rounds import PlanViolated
 from galton.training.run import TrainingRun
-from galton.training.streams import InOrder, check_streaming
+from galton.training.streams import InOrder
 from galton.training.torch_batches import in_order
 from galton.training.torch_workers import prepare_server
 
@@ -225,7 +225,6 @@ class PlanLoader(DataLoader[Any]):
     def __init__(self, run: TrainingRun, like: DataLoader[Any], batch_first: bool, users: Users | None = None) -> None:
         self._run, data, apart = run, like.dataset, 0
         if isinstance(data, IterableDataset):
-            check_streaming(run.plan, type(data).__name__)
             apart = run.plan.examples
             data = ReadInOrder(data, apart)
         self.delivery = Delivery(like.num_workers * (like.prefetch_factor or 0))

@@ -47,7 +47,7 @@ class Spending:
       >>> spending = Spending(plan)
       >>> spending.add(4, prefix_guarantee(plan, 4).guarantee.epsilon)
       >>> f"{spending.so_far(0):.2f} {spending.so_far(3):.2f} {spending.so_far(5):.2f}"
-      '0.00 2.60 4.00'
+      '0.00 2.62 4.00'
     """
 
     def __init__(self, plan: Plan) -> None:

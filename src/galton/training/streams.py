@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from galton.batching import Users
 from galton.errors import InvalidArgument
 from galton.plan import Plan
 from galton.training.rounds import PlanViolated
@@ -48,13 +49,16 @@ class InOrder:
         raise PlanViolated(f"data: ends before example {position}, and the plan has more")
 
 
-def check_streaming(plan: Plan, kind: str) -> None:
-    """Raises `InvalidArgument` unless the batches of a plan are slices of shuffled data.
+def check_streaming(plan: Plan, kind: str, users: Users | None) -> None:
+    """Raises `InvalidArgument` unless the batches of a plan are slices of shuffled data, and the unit is an example.
 
     Args:
       plan: the plan.
       kind: what the data is, for the error.
+      users: which examples are whose, if the unit is a user.
     """
+    if users is not None:
+        raise InvalidArgument("data", kind, "must have random access where the unit is a user")
     if not (plan.scheme.shuffled_data or plan.scheme.reshuffled_data):
         remedy = "can only be read in order; plan balls-in-bins-streaming for it, or give a data set with random access"
         raise InvalidArgument("data", kind, remedy)

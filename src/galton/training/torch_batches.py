@@ -78,7 +78,7 @@ def plan_loader(
       The loader; it yields `PaddedBatch`.
     """
     if isinstance(data, IterableDataset):
-        check_streaming(run.plan, type(data).__name__)
+        check_streaming(run.plan, type(data).__name__, users)
     size = size_of(data, run.plan.examples)
     if users is None:
         check_same("examples", size, run.plan.examples)
