@@ -120,7 +120,7 @@ def opacus_sums(
             output = criterion(module(x[members]), y[members])
         with in_precision(precision if inside else "float32"):
             output.backward()
-            if mode == "hooks":
+            if "ghost" not in mode:
                 optimizer.clip_and_accumulate()
             else:
                 optimizer.accumulate()
@@ -133,6 +133,14 @@ def opacus_sums(
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_opacus(small_plan: Plan, tmp_path: Path, precision: str, inside: bool) -> None:
     engine, sums = opacus_sums(small_plan, tmp_path, "hooks", "sum", precision, inside)
+    check(sums)
+    engine.close()
+
+
+@pytest.mark.parametrize("mode", ["functorch", "ew"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16 autocast"])
+def test_other_modes_of_opacus(small_plan: Plan, tmp_path: Path, mode: str, precision: str) -> None:
+    engine, sums = opacus_sums(small_plan, tmp_path, mode, "sum", precision, inside=True)
     check(sums)
     engine.close()
 

@@ -11,8 +11,8 @@ A script changes in a few lines:
     engine.close()                                               # writes the record of the run
 
 `BatchMemoryManager`, ghost clipping, `save_checkpoint` and `load_checkpoint` work as they do in Opacus; a checkpoint
-names the run, whose noise stays in its folder. Where users are the unit, `make_private(users=...)`. Distributed
-training, per-layer and adaptive clipping are refused.
+names the run, whose noise stays in its folder. Where users are the unit, `make_private(users=...)`; groups of
+parameters are clipped by `make_private(clipping=...)`. Distributed training and adaptive clipping are refused.
 """
 
 from __future__ import annotations
