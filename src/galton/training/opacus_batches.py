@@ -159,6 +159,10 @@ class ReadInOrder(Dataset[Any]):
         self._data, self._examples = data, examples
         self._reader: InOrder | None = None  # of each worker, which reads all of it
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker gets: it opens the data for itself."""
+        return self.__dict__ | {"_reader": None}
+
     def __len__(self) -> int:
         return self._examples
 
