@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from galton.errors import positive
 from galton.files import Json
 from galton.training.jax import ClippedSum, in_micro_batches
-from galton.training.run import ROUNDING
+from galton.training.clipping import ROUNDING
 from reproduction.cifar.models import Network, Params, cross_entropy
 
 FULL = jax.lax.Precision.HIGHEST
