@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +24,16 @@ from tests.marks import SLOW
 PARAMS = {"w": np.zeros(2, np.float32)}
 
 
+def known_order(batch_size: int, epochs: int) -> Plan:
+    """Independent noise: epsilon of every number of epochs is that of the Gaussian mechanism."""
+    claim = Guarantee(4.0, 1e-5, Adjacency.ZERO_OUT)
+    sizes: dict[str, Any] = {"examples": 64, "batch_size": batch_size, "epochs": epochs}
+    return make_plan(claim, **sizes, batching="fixed-order", strategy="identity")
+
+
 @pytest.fixture(scope="module")
 def fixed() -> Plan:
-    """Known order, independent noise: epsilon of every number of epochs is that of the Gaussian mechanism."""
-    claim = Guarantee(4.0, 1e-5, Adjacency.ZERO_OUT)
-    return make_plan(claim, examples=64, batch_size=8, epochs=4, batching="fixed-order", strategy="identity")
+    return known_order(8, 4)
 
 
 def exact(plan: Plan, rounds: int) -> float:
@@ -56,27 +62,12 @@ def test_what_is_said_of_the_first_rounds_covers_them_and_is_the_least_that_is_k
 
 
 def test_marks_are_ends_of_epochs_and_closer_where_epsilon_grows_fast() -> None:
-    plan = make_plan(
-        Guarantee(4.0, 1e-5, Adjacency.ZERO_OUT),
-        examples=64,
-        batch_size=32,
-        epochs=400,
-        batching="fixed-order",
-        strategy="identity",
-    )
+    plan = known_order(32, 400)
     ends = marks(plan)
     assert len(ends) == MARKS - 1
     assert all(end % plan.bins == 0 and 0 < end < plan.rounds for end in ends)
     assert np.ptp(np.diff(np.sqrt(ends))) < 0.6  # 800 rounds: steps of sqrt(800) / 16, rounded to whole epochs
-    short = make_plan(
-        Guarantee(4.0, 1e-5, Adjacency.ZERO_OUT),
-        examples=64,
-        batch_size=32,
-        epochs=1,
-        batching="fixed-order",
-        strategy="identity",
-    )
-    assert marks(short) == []
+    assert marks(known_order(32, 1)) == []
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def proved_beside(plan: Plan, done: int, last: int) -> Iterator[Spending]:
     # -P: nothing of the folder in which a script runs takes the place of a module
     command = [sys.executable, "-P", "-c", "from galton.training.spending import main; main()"]
     quiet = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "OMP_NUM_THREADS": "1"}
-    if not wanted:
+    if not wanted or not sys.executable:
         yield spending
         return
     try:
