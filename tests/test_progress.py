@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,6 +122,28 @@ def test_nothing_is_started_where_nothing_is_left_to_prove(fixed: Plan, monkeypa
         assert spending.so_far(31) == 4.0
     with proved_beside(fixed, 0, 32) as spending:  # where none can be started the plan's epsilon is what is known
         assert spending.so_far(1) == 4.0
+
+
+@pytest.mark.parametrize("wish", ["", "0" * 2**22], ids=["short", "long"])
+def test_a_process_that_is_killed_leaves_what_it_said_in_whole_lines(
+    fixed: Plan, monkeypatch: pytest.MonkeyPatch, wish: str
+) -> None:
+    """Also while it is told what to prove."""
+    plain, started = subprocess.Popen, []
+
+    def started_as(command: list[str], **words: Any) -> subprocess.Popen[bytes]:
+        started.append(plain([command[0], "-c", "print('8 1.0'); print('16 0.1', end='')"], **words))
+        return started[-1]
+
+    errors: list[Any] = []
+    monkeypatch.setattr(subprocess, "Popen", started_as)
+    monkeypatch.setattr("galton.training.spending.wish_text", lambda *_: wish)
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    with proved_beside(fixed, 0, 32) as spending:
+        started[0].wait()
+    assert spending.so_far(8) == (4.0 if wish else 1.0)  # nothing is read of one that did not listen
+    assert spending.so_far(16) == 4.0
+    assert errors == []
 
 
 CHILD = "from galton.training.spending import main; main()"

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 
 from galton import files
@@ -140,15 +140,13 @@ def _exchange(process: subprocess.Popen[bytes], wish: str, spending: Spending) -
     """Tells the process what to prove, and notes what it answers until it ends."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with process.stdout as answers, process.stdin as wishes:
-        try:
-            wishes.write(wish.encode())
-            wishes.flush()
-        except OSError:  # it has ended
-            return
+    with suppress(OSError), process.stdout as answers, process.stdin as wishes:  # it may have ended
+        wishes.write(wish.encode())
+        wishes.flush()
         for line in answers:
-            rounds, epsilon = line.split()
-            spending.add(int(rounds), float(epsilon))
+            if line.endswith(b"\n"):  # else it was killed while it wrote
+                rounds, epsilon = line.split()
+                spending.add(int(rounds), float(epsilon))
 
 
 def wish_text(plan: Plan, wanted: list[int]) -> str:
