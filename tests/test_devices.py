@@ -60,7 +60,9 @@ def test_noise_is_the_same_on_any_number_of_devices_and_made_without_communicati
             share = (84 + 140 + 60) // number + 9 + 6 + 1  # arrays that are cut, and those that all devices have
             if seen["shards"][0][0]:  # JAX does not cut what has no rows
                 assert [shape[-1] for shape in seen["shards"]] == [share] * number
-        if number > 1:  # 2^30 parameters: 16 GiB of buffers, 4 GiB of noise
+        if number > 1:
+            assert "all arrays must be on the same devices, in one mesh" in report["refusal"]
+            # 2^30 parameters: 16 GiB of buffers, 4 GiB of noise
             large, share = report["large"], 2**30 // number
             assert large["start"] == 16 * share
             assert large["arguments"] < 16 * share + 2**20

@@ -19,7 +19,6 @@ from torch.utils.data import TensorDataset
 from galton.plan import Plan
 from galton.training import release_run
 from galton.training.diagnostics import FILE, Diagnostics
-from galton.training.hooks import round_bar
 from galton.training.torch import Forward, RoundState, train
 
 X = torch.randn(64, 6, generator=torch.Generator().manual_seed(0)) * 3
@@ -102,21 +101,3 @@ def test_a_hook_ends_a_run_which_is_saved_and_goes_on(small_plan: Plan, tmp_path
     assert (rounds, record["rounds_done"], record["model"]["round"]) == ([1, 2, 3], 3, 3)
     assert once(small_plan, tmp_path / "broken", broken, rounds=6)["rounds_replayed"] == 0
     assert torch.equal(straight.weight, broken.weight)  # type: ignore[arg-type]
-
-
-def test_the_bar_shows_rounds_and_the_epsilon_of_the_plan(
-    small_plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with round_bar(small_plan, 0, 32, shown=True) as bar:
-        bar(3)
-    assert capsys.readouterr().err == ""  # no terminal
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "150")
-    with round_bar(small_plan, 0, 32, shown=True) as bar:
-        bar(3)
-    shown = capsys.readouterr().err
-    assert "3/32" in shown
-    assert "4-DP at delta 0.001 (the whole plan)" in shown
-    with round_bar(small_plan, 0, 32, shown=False) as bar:
-        bar(3)
-    assert capsys.readouterr().err == ""

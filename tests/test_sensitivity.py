@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from galton.plan import Plan
 from galton.training import PlanViolated
+from galton.training.clipping import Clipping, normalized, per_group
 from galton.training.jax import clipped_sum as jax_sum
 from galton.training.opacus import PlanPrivacyEngine
 from galton.training.torch import clipped_sum as torch_sum
@@ -97,14 +99,14 @@ def test_torch(precision: str) -> None:
 
 
 def opacus_sums(
-    plan: Plan, folder: Path, mode: str, reduction: str, precision: str, inside: bool = False
+    plan: Plan, folder: Path, mode: str, reduction: str, precision: str, inside: bool = False, **options: Any
 ) -> tuple[PlanPrivacyEngine, Sums]:
     """Sums of the real optimiser, before noise; `inside` says whether clipping is under autocast too."""
-    model, engine = network(), PlanPrivacyEngine(plan, folder)
+    model, engine = network(), PlanPrivacyEngine(plan, folder, pinned=plan.digest)
     loader = DataLoader(data(), batch_size=8)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     made = engine.make_private(
-        module=model, optimizer=inner, data_loader=loader, grad_sample_mode=mode, loss_reduction=reduction
+        module=model, optimizer=inner, data_loader=loader, grad_sample_mode=mode, loss_reduction=reduction, **options
     )
     module, optimizer = made[0], made[1]
     criterion = made[2] if len(made) == 4 else nn.CrossEntropyLoss(reduction=reduction)
@@ -116,7 +118,7 @@ def opacus_sums(
             output = criterion(module(x[members]), y[members])
         with in_precision(precision if inside else "float32"):
             output.backward()
-            if mode == "hooks":
+            if "ghost" not in mode:
                 optimizer.clip_and_accumulate()
             else:
                 optimizer.accumulate()
@@ -130,6 +132,23 @@ def opacus_sums(
 def test_opacus(small_plan: Plan, tmp_path: Path, precision: str, inside: bool) -> None:
     engine, sums = opacus_sums(small_plan, tmp_path, "hooks", "sum", precision, inside)
     check(sums)
+    engine.close()
+
+
+@pytest.mark.parametrize("mode", ["functorch", "ew"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16 autocast"])
+def test_other_modes_of_opacus(small_plan: Plan, tmp_path: Path, mode: str, precision: str) -> None:
+    engine, sums = opacus_sums(small_plan, tmp_path, mode, "sum", precision, inside=True)
+    check(sums)
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", [per_group({"0.": 0.6, "2.": 0.8}), normalized()], ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_kinds_of_clipping_in_opacus(small_plan: Plan, tmp_path: Path, precision: str, kind: Clipping) -> None:
+    plan = replace(small_plan, clipping=kind.kind)
+    engine, sums = opacus_sums(plan, tmp_path, "hooks", "sum", precision, inside=True, clipping=kind)
+    assert (0.9999 if kind.norms else 0.9) < largest_move(sums) <= 1.0
     engine.close()
 
 

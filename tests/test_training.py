@@ -448,6 +448,41 @@ def test_two_plans_share_no_noise_by_sharing_a_seed(small_plan: Plan, tmp_path: 
     assert not np.isclose(ours[0][1]["w"], theirs[0][1]["w"]).any()
 
 
+@pytest.mark.parametrize("kind", ["killed", "saved", "of an earlier version"])
+def test_a_run_whose_noise_was_removed_does_not_begin_again(small_plan: Plan, tmp_path: Path, kind: str) -> None:
+    """Its rounds would be released twice, for the same batches."""
+    run = tmp_path / "run"
+    with opened(small_plan, run) as first:
+        rounds_of(first, 3)
+        if kind != "killed":
+            first.save(lambda path: path.write_bytes(b""))
+    if kind == "killed":
+        (run / "record.json").unlink()  # as if `close` had not been reached
+    if kind == "of an earlier version":
+        body = json.loads((run / "run.json").read_text())
+        del body["begun"]
+        (run / "run.json").write_text(json.dumps(body))
+    for name in ("noise.npz", "noise.journal"):
+        (run / name).unlink()
+    with pytest.raises(InvalidFile, match=r"noise\.journal: is missing"):
+        opened(small_plan, run)
+
+
+def test_a_kill_before_there_was_any_noise_costs_nothing(
+    small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("galton.training.run.NoiseRun", kill)
+        with pytest.raises(KeyboardInterrupt):
+            opened(small_plan, tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").exists()
+    with opened(small_plan, tmp_path / "run") as run:
+        assert len(rounds_of(run, 2)) == 2
+
+
 def test_keys_that_the_journal_does_not_name_are_refused(small_plan: Plan, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     for last in (2, 4):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, IterableDataset
 
+from galton.batching import group_by_user
 from galton.errors import InvalidArgument
 from galton.plan import Plan, make_plan, save_plan
 from galton.training import PlanViolated
@@ -128,6 +130,11 @@ def test_a_stream_needs_a_streaming_plan(small_plan: Plan, tmp_path: Path) -> No
         pytest.raises(InvalidArgument, match="data = 'Lines': can only be read in order"),
     ):
         plan_loader(run, Lines())
+    with (
+        open_run(small_plan, tmp_path / "run", network(), examples=64, clip_norm=1.0) as run,
+        pytest.raises(InvalidArgument, match="data = 'Lines': must have random access where the unit is a user"),
+    ):
+        plan_loader(run, Lines(), users=group_by_user(np.arange(64), per_user=1))
 
 
 def test_only_what_the_script_defines_is_sent_by_value() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import pytest
 
+from galton.batching import group_by_user
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise import CorrelatedNoise, key_from_seed
 from galton.noise.sealed import sealed_noise
@@ -25,10 +26,11 @@ from galton.noise.stream import MARGIN
 from galton.plan import Plan, PlanNotTrusted, make_plan, save_plan
 from galton.strategies import Blt, Tree
 from galton.training import LostRounds, PlanViolated, check_record, release_run
-from galton.training.clipping import Clipping, normalized, per_group
+from galton.training.clipping import ROUNDING, Clipping, normalized, per_group
 from galton.training.diagnostics import Diagnostics
 from galton.training.jax import (
     MappedFiles,
+    Stream,
     clipped_sum,
     load_tree,
     parameter_names,
@@ -40,7 +42,6 @@ from galton.training.jax import (
 from galton.training.jax_clipping import example_keys, with_key
 from galton.training.jax_dense import Program
 from galton.training.jax_rows import Rows
-from galton.training.run import ROUNDING
 from tests.conftest import SIZES
 from tests.forging import with_noise
 from tests.marks import SLOW, slow_after
@@ -727,7 +728,7 @@ def test_data_may_be_mapped_from_files(small_plan: Plan, tmp_path: Path) -> None
     x, y = data()
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    source = Rows((mapped, y), small_plan.bins, None, keyed=False)
+    source = Rows((mapped, y), small_plan, None, keyed=False)
     assert isinstance(jax.tree.leaves(source._data)[0], np.memmap)
     words: dict[str, Any] = {"rounds": 2, "seed": 5}
     here = train(small_plan, tmp_path / "a", loss, PARAMS, (x, y), optax.sgd(0.1), **words)
@@ -739,13 +740,71 @@ def test_data_may_be_mapped_from_files(small_plan: Plan, tmp_path: Path) -> None
     numbers = np.random.default_rng(0).permutation(64)
     np.testing.assert_array_equal(several[numbers], x[numbers])
     batch = next(small_plan.batches(seed=5))
-    rows, _ = Rows((several, y), small_plan.bins, None, keyed=False).of(batch, None, None)
+    rows, _ = Rows((several, y), small_plan, None, keyed=False).of(batch, None, None)
     np.testing.assert_array_equal(rows[0], batch.take(x))
     np.save(tmp_path / "other.npy", y)
     with pytest.raises(InvalidArgument, match="one type and shape"):
         MappedFiles([tmp_path / "first.npy", tmp_path / "other.npy"])
     with pytest.raises(InvalidFile, match="can be mapped"):
         MappedFiles([tmp_path / "missing.npy"])
+
+
+@pytest.mark.parametrize("reshuffled", [False, pytest.param(True, marks=SLOW)])
+def test_streams_are_read_once_an_epoch_and_taken_up_in_the_middle(tmp_path: Path, reshuffled: bool) -> None:
+    kind = "balls-in-bins-redrawn-streaming" if reshuffled else "balls-in-bins-streaming"
+    sizes = SIZES | {"epochs": 2, "strategy": "identity", "batching": kind}
+    plan = make_plan(epsilon=4.0, delta=1e-3, **sizes)
+    confirmed = {"reshuffled": True} if reshuffled else {"shuffled": True}
+    x, y = data()
+    opened: list[int] = []
+    read: list[int] = []
+
+    def lines(epoch: int) -> Any:
+        opened.append(epoch)
+        for index in np.random.default_rng(epoch).permutation(64) if reshuffled else range(64):
+            read.append(index)
+            yield x[index], y[index]
+
+    def once(folder: str, source: Any, rounds: int) -> np.ndarray:
+        words: dict[str, Any] = {"rounds": rounds, "seed": 4, **confirmed}
+        return np.asarray(train(plan, tmp_path / folder, loss, PARAMS, source, optax.sgd(0.1), **words).params["w"])
+
+    straight = once("straight", Stream(lines), 16)
+    assert opened == [0, 1]
+    truncated = sum(plan.batches(4).at(turn).truncated for turn in range(16))
+    assert 128 - 2 * truncated - 2 <= len(read) <= 128
+    if not reshuffled:
+        np.testing.assert_array_equal(straight, once("at hand", (x, y), 16))
+    once("broken", Stream(lines), 11)
+    np.testing.assert_array_equal(straight, once("broken", Stream(lines), 16))
+    mesh = jax.make_mesh((1,), ("data",))
+    spec = jax.sharding.PartitionSpec("data")  # type: ignore[no-untyped-call]
+    rows = jax.sharding.NamedSharding(mesh, spec)
+    batch = plan.batches(4).at(3)
+    whole, _ = Rows(Stream(lines), plan, None, keyed=False).of(batch, None, None)
+    parts, mask = Rows(Stream(lines), plan, None, keyed=False).of(batch, None, rows)
+    for mine, theirs in zip(parts, whole, strict=True):
+        np.testing.assert_array_equal(np.asarray(mine)[np.asarray(mask)], theirs[batch.mask])
+    with pytest.raises(PlanViolated, match=r"say (re)?shuffled=True"):
+        train(plan, tmp_path / "other", loss, PARAMS, Stream(lines), optax.sgd(0.1))
+
+
+def test_streams_that_do_not_fit_are_refused(small_plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="data = 'Stream': can only be read in order"):
+        train(small_plan, tmp_path, loss, PARAMS, Stream(lambda epoch: []), optax.sgd(0.1))
+    plan = make_plan(
+        epsilon=4.0, delta=1e-3, **SIZES | {"epochs": 1}, strategy="identity", batching="balls-in-bins-streaming"
+    )
+    batch = plan.batches(4).at(0)
+    assert len(batch.examples) > 1
+    other = Rows(Stream(lambda epoch: [np.zeros(2), *[np.zeros(3)] * 63]), plan, None, keyed=False)
+    with pytest.raises(PlanViolated, match=r"has examples of float64\[3\] and of float64\[2\]"):
+        other.of(batch, None, None)
+    with pytest.raises(InvalidArgument, match="must have random access where the unit is a user"):
+        Rows(Stream(lambda epoch: []), plan, group_by_user(np.arange(64), per_user=1), keyed=False)
+    short = Rows(Stream(lambda epoch: [np.zeros(2)]), plan, None, keyed=False)
+    with pytest.raises(PlanViolated, match="ends before example 1"):
+        short.of(batch, None, None)
 
 
 @SLOW

@@ -21,14 +21,17 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from galton.batching import group_by_user
 from galton.errors import GaltonError, InvalidArgument, InvalidFile
 from galton.noise import key_from_seed
-from galton.plan import Plan, PlanNotTrusted, save_plan
+from galton.plan import Plan, PlanNotTrusted, make_plan, save_plan
 from galton.training import LostRounds, PlanViolated, check_record
+from galton.training.clipping import Clipping, normalized, per_group
 from galton.training.opacus import PlanAccountant, PlanPrivacyEngine
-from galton.training.torch import PrivateOptimizer, open_run, plan_loader
+from galton.training.torch import PrivateOptimizer, open_run, plan_loader, train
+from tests.conftest import SIZES
 from tests.forging import with_noise
 
 SEED = 1076
@@ -49,6 +52,18 @@ def one_thread() -> Iterator[None]:
 def examples(number: int = 64) -> TensorDataset:
     made = torch.Generator().manual_seed(0)
     return TensorDataset(torch.randn(number, 5, generator=made) * 3, torch.randint(0, 3, (number,), generator=made))
+
+
+class Lines(IterableDataset[Any]):
+    """The examples, which can only be read from the first to the last."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(64):
+            self.read += 1
+            yield examples()[index]
 
 
 def network() -> nn.Module:
@@ -134,6 +149,87 @@ def test_it_makes_the_steps_of_the_plain_torch_adapter(small_plan: Plan, tmp_pat
                 optimizer.step()
     for a, b in zip(straight.weights(), model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)  # Opacus clips to norm / (norm + 1e-6)
+
+
+def of_torch(plan: Plan, folder: Path, rounds: int, **options: Any) -> nn.Module:
+    """The model that the adapter for PyTorch trains, on data at hand."""
+    model = network()
+    options |= {"rounds": rounds, "seed": SEED, "pinned": plan.digest}
+    loss = lambda model, rows: nn.functional.cross_entropy(model(rows[0]), rows[1])  # noqa: E731
+    train(plan, folder, loss, model, examples(), momentum(model), **options)
+    return model
+
+
+@pytest.mark.parametrize("clipping", [per_group({"0.": 0.6, "2.": 0.8}), normalized(0.1)], ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("padded_batch_size", [None, 3])
+def test_kinds_of_clipping_are_those_of_the_plain_torch_adapter(
+    small_plan: Plan, tmp_path: Path, clipping: Clipping, padded_batch_size: int | None
+) -> None:
+    plan = replace(small_plan, clipping=clipping.kind)
+    script = Script(plan, tmp_path / "opacus", clipping=clipping, pinned=plan.digest)
+    if padded_batch_size is None:
+        script.go_on(8)
+    else:
+        with BatchMemoryManager(
+            data_loader=script.loader, max_physical_batch_size=padded_batch_size, optimizer=script.optimizer
+        ) as loader:
+            script.pass_over(loader)
+    assert script.engine.close()["clipping"] == clipping.to_json()
+    expected = of_torch(plan, tmp_path / "torch", 8, clipping=clipping)
+    for mine, theirs in zip(script.weights(), expected.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    flat = of_torch(small_plan, tmp_path / "flat", 8)
+    assert any(not torch.allclose(a, b, rtol=1e-2) for a, b in zip(script.weights(), flat.parameters(), strict=True))
+    with pytest.raises(PlanViolated, match="ghost clipping takes one norm over all parameters"):
+        Script(plan, tmp_path / "ghost", clipping=clipping, grad_sample_mode="ghost", pinned=plan.digest)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_streams_are_read_once_an_epoch_and_taken_up_in_the_middle(tmp_path: Path, workers: int) -> None:
+    sizes: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-3} | SIZES | {"epochs": 2, "strategy": "identity"}
+    plan = make_plan(**sizes, batching="balls-in-bins-streaming")
+
+    def begun(folder: str, data: Any = None) -> Script:
+        return Script(plan, tmp_path / folder, data=data or Lines(), workers=workers, shuffled=True)
+
+    lines = Lines()
+    script = begun("straight", lines).go_on(16)
+    script.engine.close()
+    assert (
+        workers or 128 - 32 <= lines.read <= 128 + 1
+    )  # less what is truncated, and the one that shapes are taken from
+    expected = of_torch(plan, tmp_path / "torch", 16, shuffled=True)
+    for mine, theirs in zip(script.weights(), expected.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    broken = begun("broken").go_on(11)
+    saved = tmp_path / "saved"
+    broken.engine.save_checkpoint(path=saved, module=broken.module, optimizer=broken.optimizer)
+    broken.engine.close()
+    again = begun("broken")
+    again.engine.load_checkpoint(path=saved, module=again.module, optimizer=again.optimizer)
+    again.go_on(16).engine.close()
+    assert all(torch.equal(a, b) for a, b in zip(again.weights(), script.weights(), strict=True))
+    at_hand = begun("at-hand", examples()).go_on(16)  # as it was shuffled
+    at_hand.engine.close()
+    assert all(torch.equal(a, b) for a, b in zip(at_hand.weights(), script.weights(), strict=True))
+    with pytest.raises(PlanViolated, match=r"say shuffled=True"):
+        Script(plan, tmp_path / "other", data=Lines())
+
+
+def test_a_bar_follows_the_steps(
+    small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    script = Script(small_plan, tmp_path)
+    with script.engine.progress():
+        script.go_on(3)
+    shown = capsys.readouterr().err
+    assert "3/32" in shown
+    assert "4 in all, at delta 0.001" in shown
+    script.go_on(4)
+    script.engine.close()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
@@ -463,7 +559,10 @@ def test_what_the_plan_does_not_have_is_refused(small_plan: Plan, tmp_path: Path
         (anew(data=examples(60)), "examples = 60"),
         (anew(max_grad_norm=1.5), "max_grad_norm = 1.5"),
         (anew(noise_multiplier=0.5), "noise_multiplier = 0.5"),
-        (anew(clipping="per_layer"), "clipping = per_layer"),
+        (anew(clipping="per_layer"), "clipping = 'per_layer': must be flat, or per_group"),
+        (anew(clipping=normalized()), "clipping = normalized: the plan was made for flat"),
+        (anew(data=Lines(), users=group_by_user(range(64), per_user=1)), "must have random access"),
+        (anew(data=Lines()), "can only be read in order; plan balls-in-bins-streaming"),
         (anew(poisson_sampling=False), "poisson_sampling = False"),
         (anew(optimizer=lambda model: momentum(model[0])), "must hold"),
     ]

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from galton.errors import positive
 from galton.files import Json
+from galton.training.clipping import ROUNDING
 from galton.training.jax import ClippedSum, in_micro_batches
-from galton.training.run import ROUNDING
 from reproduction.cifar.models import Network, Params, cross_entropy
 
 FULL = jax.lax.Precision.HIGHEST

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from galton.errors import InvalidArgument
 from galton.noise import CorrelatedNoise, NoiseState, key_from_seed, load_state, save_state
 from galton.noise.hashing import content_hash, device_words
 from galton.noise.layout import cut_along, layout_of
@@ -104,6 +105,18 @@ def large() -> dict[str, Any]:
     }
 
 
+def refusal() -> str:
+    """What is said of parameters that lie in two meshes."""
+    meshes = (jax.make_mesh((jax.device_count(),), (name,), axis_types=(AxisType.Auto,)) for name in ("model", "rows"))
+    start = jnp.zeros((2 * jax.device_count(), 3))
+    params = [jax.device_put(start, NamedSharding(mesh, cut_along(mesh.axis_names[0]))) for mesh in meshes]
+    try:
+        layout_of(params)
+    except InvalidArgument as error:
+        return str(error)
+    return "nothing"
+
+
 def main() -> None:
     """Writes noise and hashes for this number of devices."""
     output = Path(sys.argv[1])
@@ -113,6 +126,7 @@ def main() -> None:
         "devices": jax.device_count(),
         "kinds": {kind: noise_of(kind, output.parent) for kind in sys.argv[2:]},
         "large": large() if jax.device_count() > 1 else None,
+        "refusal": refusal() if jax.device_count() > 1 else None,
         "hash": content_hash(params, key).hex(),
         "words": [np.asarray(device_words(part, key, 1)).tolist() for part in params.values()],
     }

@@ -44,7 +44,7 @@ def begin_body(plan: str, batches: dict[str, Any], seed_chosen_by_user: bool) ->
 def _identity() -> Body:
     """What version 2 added: a public name, those it was forked from, where the folder is, and on what it last ran."""
     identity: Body = {"id": secrets.token_hex(16), "ancestors": [], "forks": []}
-    return identity | {"place": None, "environment": None, "model": None, "stopped": None}
+    return identity | {"place": None, "environment": None, "model": None, "stopped": None, "begun": False}
 
 
 def renamed(body: Body) -> Body:
@@ -72,6 +72,8 @@ def read_body(folder: Path) -> Body:
         known.truth("seed_chosen_by_user")
         if body.setdefault("stopped", None) is not None:
             known.mapping("stopped")
+        body.setdefault("begun", False)
+        known.truth("begun")
         for name in ("plan", "started", "id"):
             known.text(name)
         for name in ("ancestors", "forks"):

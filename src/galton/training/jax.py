@@ -34,7 +34,7 @@ from galton.noise.sealed import SealedState, sealed_noise
 from galton.plan import Plan, establish_trust, load_plan
 from galton.training.clipping import Clipping
 from galton.training.diagnostics import Diagnostics, Receiver, keep_diagnostics
-from galton.training.hooks import OnRound, round_bar
+from galton.training.hooks import OnRound
 from galton.training.jax_clipping import (
     ClippedSum,
     Loss,
@@ -46,15 +46,17 @@ from galton.training.jax_clipping import (
 )
 from galton.training.jax_devices import automatic, number_of_parts, on_mesh, over_devices
 from galton.training.jax_processes import agreed, at_hand, open_run
-from galton.training.jax_rows import MappedFiles, Rows
+from galton.training.jax_rows import MappedFiles, Rows, Stream
 from galton.training.jax_trees import load_tree, save_model, save_tree
-from galton.training.run import LostRounds, RoundsSkipped
+from galton.training.lost import LostRounds, RoundsSkipped
+from galton.training.progress import progress_bar
 from galton.training.termination import Termination
 
 __all__ = [
     "ClippedSum",
     "Loss",
     "MappedFiles",
+    "Stream",
     "Trained",
     "clipped_sum",
     "in_micro_batches",
@@ -81,7 +83,8 @@ def private_updates(
 
     It adds the noise and divides by the expected batch size; put it first in an `optax.chain`. Its state is that of the
     noise, without the key and sealed (`noise/sealed.py`): save it with the optimiser's, and never use it for two
-    different gradients. (`train` sees to that with a journal.)
+    different gradients, nor inside `pmap` or `vmap`, where copies of it have the same noise. (`train` sees to that with
+    a journal.)
 
     Formal guarantee: the outputs of the planned rounds together have the plan's guarantee if the inputs are sums of
     gradients clipped to the plan's norm over the plan's batches. Later rounds give NaN, and so does a state that
@@ -170,7 +173,7 @@ def train(
     folder: str | Path,
     loss: Loss | None,
     params: Tree,
-    data: Tree,
+    data: Tree | Stream,
     optimizer: optax.GradientTransformation,
     *,
     clipped: ClippedSum | None = None,
@@ -180,6 +183,8 @@ def train(
     micro_batch_size: int | None = None,
     constant_time: bool = False,
     sharding: NamedSharding | None = None,
+    shuffled: bool = False,
+    reshuffled: bool = False,
     save_every: int = 100,
     rounds: int | None = None,
     watch: Callable[[int, Tree], None] | None = None,
@@ -216,7 +221,7 @@ def train(
         with a dictionary of numbers for `diagnostics`.
       params: the model at the start.
       data: a tree of arrays whose first axis is the examples. They may be memory-mapped, or `MappedFiles`:
-        only the rows of a batch are read.
+        only the rows of a batch are read. For a plan of streaming batches it may be a `Stream`, which is read in order.
       optimizer: receives the private means of gradients.
       clipped: total(params, batch, mask), for models whose clipped gradients can be summed faster than by
         `clipped_sum`. No example may contribute more than the plan's clip norm: the guarantee rests on it.
@@ -233,6 +238,9 @@ def train(
       constant_time: compute all padding too; see `clipped_sum`.
       sharding: how the rows of a batch are cut over devices, such as `NamedSharding(mesh, PartitionSpec("data"))`;
         see `clipped_sum`. Parameters that are on a single device are copied to all of the mesh.
+      shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
+      reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose bins
+        are redrawn.
       save_every: number of rounds between checkpoints.
       rounds: stop once this many rounds are done in all; the same call without it goes on later.
       watch: called after every round as watch(rounds done, params).
@@ -241,7 +249,8 @@ def train(
         True the run is saved and ends. A run that ended so has the plan's guarantee; the same call goes on.
       diagnostics: True writes mean loss, norms and clipped fraction of every round to the run's folder; a function is
         called with them instead. They are NOT private: see `galton.training.diagnostics`.
-      progress: show a bar on stderr, if that is a terminal.
+      progress: show rounds, time left and the epsilon spent so far on stderr, if that is a terminal; see
+        `galton.training.progress_bar`.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -270,7 +279,7 @@ def train(
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     count("save_every", save_every)
     last = plan.rounds if rounds is None else count("rounds", rounds, at_most=plan.rounds)
-    source = Rows(data, plan.bins, users, keyed)
+    source = Rows(data, plan, users, keyed)
     for name, given in (("keyed", keyed), ("diagnostics", bool(diagnostics))):
         if clipped is not None and given:
             raise InvalidArgument(name, True, "needs a loss; with clipped=, do it there")
@@ -292,6 +301,8 @@ def train(
         clip_norm=plan.clip_norm,
         per_user=None if users is None else users.per_user,
         form=form,
+        shuffled=shuffled,
+        reshuffled=reshuffled,
         clipping=clipping or Clipping(),
         seed=seed,
         pinned=pinned,
@@ -305,7 +316,8 @@ def train(
             run.publish(partial(save_model, params=kept[0]), ".npz")
             run.save(partial(save_tree, tree=kept))
 
-        with Termination() as termination, round_bar(plan, run.round, last, progress) as show:
+        first = jax.process_index() == 0
+        with Termination() as termination, progress_bar(run, last, progress and first) as show:
             ended = False
             while run.round < last and not ended:
                 turn, batch = run.round, run.batch
@@ -324,7 +336,7 @@ def train(
                     watch(run.round, state[0])
                 wished = on_round is not None and bool(on_round(run.round, state[0]))
                 ended = agreed(wished or termination.requested)
-                show(run.round)
+                show()
                 if run.round % save_every == 0 or run.round >= last or ended:
                     save()
             return Trained(*state, run.record())

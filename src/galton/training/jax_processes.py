@@ -27,7 +27,8 @@ from galton.noise.layout import Tree
 from galton.noise.run import read_keys
 from galton.plan import Plan
 from galton.training.folder import read_body
-from galton.training.run import RoundsSkipped, TrainingRun
+from galton.training.lost import RoundsSkipped
+from galton.training.run import TrainingRun
 
 
 def open_run(plan: Plan, folder: str | Path, params: Tree, **given: Any) -> TrainingRun | SharedRun:
@@ -146,7 +147,7 @@ class SharedRun:
 
     def _follow(self) -> None:
         """Learns from the first process how far the run is, and moves this process's part of the noise there."""
-        self.round = int(self._on_first(lambda: self._first.round))
+        self.round, self.released = self._on_first(lambda: [self._first.round, self._first.released])
         if self._own is None:
             if not self._noise.memory:
                 self._state = replace(self._state, round=jnp.asarray(self.round, jnp.int32))

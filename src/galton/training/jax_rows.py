@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,11 @@ from numpy.typing import NDArray
 from galton.batching import Batch, Users
 from galton.errors import InvalidArgument, InvalidFile
 from galton.noise.layout import Tree
+from galton.plan import Plan
 from galton.training.jax_clipping import example_keys
 from galton.training.jax_devices import cut_batch
+from galton.training.rounds import PlanViolated
+from galton.training.streams import InOrder, check_streaming
 
 
 class MappedFiles:
@@ -60,13 +62,66 @@ class MappedFiles:
         return rows
 
 
+class Stream:
+    """Examples that can only be read in order, for plans of streaming batches: each epoch is read once.
+
+    Args:
+      open_epoch: open_epoch(epoch) returns the examples of an epoch, trees of arrays without a batch axis, in the order
+        in which they were shuffled: the same in every epoch, or another in each where the plan's bins are redrawn.
+        Asked again for an epoch, after a crash too, it has the same order.
+
+    Example:
+      >>> stream = Stream(lambda epoch: (np.full(2, number, np.float32) for number in range(64)))
+      >>> next(iter(stream.open_epoch(0))).tolist()
+      [0.0, 0.0]
+    """
+
+    def __init__(self, open_epoch: Callable[[int], Iterable[Tree]]) -> None:
+        self.open_epoch = open_epoch
+
+
+class _Batchwise:
+    """The rows of a stream: those of a batch are read together, then dealt out."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._reader = InOrder(stream.open_epoch)
+        self._items: dict[int, Tree] = {}
+        self._like: Tree = None
+
+    def read(self, batch: Batch, epoch: int) -> None:
+        """Reads the examples of a batch; those of the one before are forgotten."""
+        positions = batch.examples.tolist()
+        items = self._reader.take(positions, epoch)
+        if self._like is None:  # of an empty batch shapes are wanted too
+            first = items[0] if items else self._reader.take([0], epoch)[0]
+            self._like = jax.tree.map(np.asarray, first)
+        self._items = dict(zip(positions, items, strict=True))
+
+    def rows(self, batch: Batch) -> Tree:
+        """The rows of the batch that was read, or of a part of it, zero where there is padding."""
+        chosen = [self._items[position] for position in batch.examples.tolist()]
+
+        def stacked(like: NDArray[Any], *leaves: Any) -> NDArray[Any]:
+            rows = np.zeros((batch.padded_batch_size, *like.shape), like.dtype)
+            for place, leaf in zip(np.flatnonzero(batch.mask), map(np.asarray, leaves), strict=True):
+                if (leaf.dtype, leaf.shape) != (like.dtype, like.shape):
+                    raise PlanViolated(
+                        f"data: has examples of {leaf.dtype}{list(leaf.shape)} and of {like.dtype}{list(like.shape)}; "
+                        "they must all be of one type and shape"
+                    )
+                rows[place] = leaf
+            return rows
+
+        return jax.tree.map(stacked, self._like, *chosen)
+
+
 class Rows:
     """The data of a run, of which each round takes the rows of its batch.
 
     Args:
       data: a tree of arrays whose first axis is the examples, of NumPy, mapped from a file, or `MappedFiles`; all else
-        is made an array.
-      bins: batches of an epoch.
+        is made an array. Or a `Stream`.
+      plan: of the run.
       users: which examples are whose, if the unit is a user.
       keyed: whether a key comes with every example.
 
@@ -76,11 +131,16 @@ class Rows:
       units: number of examples, or of users.
     """
 
-    def __init__(self, data: Tree, bins: int, users: Users | None, keyed: bool) -> None:
+    def __init__(self, data: Tree | Stream, plan: Plan, users: Users | None, keyed: bool) -> None:
+        self._bins, self.users, self.keyed = plan.bins, users, keyed
+        self._stream: _Batchwise | None = None
+        if isinstance(data, Stream):
+            check_streaming(plan, "Stream", users)
+            self._stream, self.units = _Batchwise(data), plan.examples
+            return
         self._data = jax.tree.map(
             lambda part: part if isinstance(part, np.ndarray | MappedFiles) else np.asarray(part), data
         )
-        self._bins, self.users, self.keyed = bins, users, keyed
         sizes = {part.shape[0] if part.ndim else 0 for part in jax.tree.leaves(self._data)}
         if len(sizes) != 1:
             raise InvalidArgument("data", sorted(sizes), "all arrays must have the examples as their first axis")
@@ -102,6 +162,8 @@ class Rows:
           Rows and mask.
         """
         seed = run.round_seed(batch.round) if self.keyed else 0
+        if self._stream is not None:
+            self._stream.read(batch, batch.round // self._bins)
         if sharding is not None:
             return cut_batch(batch, lambda part: self._rows(part, seed), sharding)
         return self._rows(batch, seed), batch.mask
@@ -110,7 +172,7 @@ class Rows:
         """The rows of a batch of examples; of one of users, the rows of each with their mask."""
         users = self.users
         if users is None:
-            rows = jax.tree.map(partial(_taken, batch), self._data)
+            rows = self._taken(batch)
             return (rows, np.asarray(example_keys(seed, batch.indices))) if self.keyed else rows
         if any(isinstance(part, MappedFiles) for part in jax.tree.leaves(self._data)):
             raise InvalidArgument("data", "MappedFiles", "must be one file, mapped, where the unit is a user")
@@ -123,9 +185,14 @@ class Rows:
             rows = (rows, np.asarray(example_keys(seed, all_numbers)))
         return rows, mask
 
+    def _taken(self, batch: Batch) -> Tree:
+        """The rows of a batch, zero where there is padding."""
+        if self._stream is not None:
+            return self._stream.rows(batch)
 
-def _taken(batch: Batch, part: Any) -> NDArray[Any]:
-    """The rows of a batch, zero where there is padding."""
-    rows = np.zeros((batch.padded_batch_size, *part.shape[1:]), part.dtype)
-    rows[batch.mask] = part[batch.examples]
-    return rows
+        def taken(part: Any) -> NDArray[Any]:
+            rows = np.zeros((batch.padded_batch_size, *part.shape[1:]), part.dtype)
+            rows[batch.mask] = part[batch.examples]
+            return rows
+
+        return jax.tree.map(taken, self._data)

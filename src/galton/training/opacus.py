@@ -11,14 +11,16 @@ A script changes in a few lines:
     engine.close()                                               # writes the record of the run
 
 `BatchMemoryManager`, ghost clipping, `save_checkpoint` and `load_checkpoint` work as they do in Opacus; a checkpoint
-names the run, whose noise stays in its folder. Where users are the unit, `make_private(users=...)`. Distributed
-training, per-layer and adaptive clipping are refused.
+names the run, whose noise stays in its folder. Where users are the unit, `make_private(users=...)`; groups of
+parameters are clipped by `make_private(clipping=...)`. Distributed training and adaptive clipping are refused.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,29 +37,34 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from galton import files
 from galton.batching import Users
 from galton.errors import InvalidArgument, InvalidFile
 from galton.plan import Plan, load_plan
+from galton.plan.conventions import FLAT
+from galton.training.clipping import Clipping
 from galton.training.opacus_accountant import MECHANISM, PlanAccountant
 from galton.training.opacus_batches import Delivery, PlanLoader
 from galton.training.opacus_optimizer import (
     GHOST,
     MEAN,
+    ONE_NORM,
     USERS,
     PlanDPOptimizer,
     PlanDPOptimizerFastGradientClipping,
     opacus_clip_norm,
     refuse_low_precision,
 )
+from galton.training.progress import progress_bar
 from galton.training.record import check_record
 from galton.training.rounds import PlanViolated, check_same
 from galton.training.run import TrainingRun
+from galton.training.streams import check_streaming
 from galton.training.termination import Termination
 from galton.training.torch import open_run
-from galton.training.torch_batches import check_users
+from galton.training.torch_batches import check_users, size_of
 from galton.training.torch_optimizer import check_holds, errors_of_files, write_tensors
 
 __all__ = ["PlanAccountant", "PlanDPOptimizer", "PlanDPOptimizerFastGradientClipping", "PlanPrivacyEngine"]
@@ -69,6 +76,14 @@ DISTRIBUTED = (
     "must not be distributed: each rank of Opacus adds noise of its own, and a plan has one noise for the sum over all "
     "of them; galton.training.torch trains in several processes by train(distributed=True)"
 )
+
+
+def _clipping(name: str) -> Clipping:
+    """Clipping by its name in Opacus, of which there is one here: others need norms."""
+    if name != FLAT:
+        remedy = "must be flat, or per_group(...) or normalized(...) of galton.training.clipping, as the plan says"
+        raise InvalidArgument("clipping", name, remedy)
+    return Clipping()
 
 
 class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
@@ -172,16 +187,19 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
         batch_first: bool = True,
         grad_sample_mode: str = "hooks",
         wrap_model: bool = True,
-        clipping: str = "flat",
+        clipping: str | Clipping = FLAT,
         poisson_sampling: bool = True,
         users: Users | None = None,
+        shuffled: bool = False,
+        reshuffled: bool = False,
     ) -> Any:
         """Opens the run and binds model, optimiser and data loader to the plan; call it once.
 
         Args:
           module: the model, not wrapped yet.
           optimizer: any optimiser of exactly its trainable parameters.
-          data_loader: for its data set, workers and `collate_fn`; its batches are replaced by the plan's.
+          data_loader: for its data set, workers and `collate_fn`; its batches are replaced by the plan's. For a plan of
+            streaming batches the data set may be an `IterableDataset`, see `galton.training.torch.plan_loader`.
           max_grad_norm: if given, must be the plan's clip norm.
           noise_multiplier: if given, must be the plan's.
           criterion: as in Opacus; for ghost clipping.
@@ -189,12 +207,16 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
           batch_first: as in Opacus.
           grad_sample_mode: as in Opacus.
           wrap_model: as in Opacus.
-          clipping: must be `flat`.
+          clipping: how gradients are clipped, of the kind that the plan says: `flat`, or `per_group(...)` or
+            `normalized(...)` of `galton.training.clipping`, which ghost clipping does not have.
           poisson_sampling: must not be False; the batches are the plan's in any case.
           users: which examples are whose (`galton.batching.group_by_user`), for a plan whose unit is a user. A batch
             then has examples of as many users as the plan says, one user after the other, and the gradients of a user's
             examples are clipped as a whole; not with ghost clipping. The loader's `collate_fn` must keep the order of
             examples.
+          shuffled: confirms that the data was shuffled by `shuffle_records`, in secret; needed for a streaming plan.
+          reshuffled: confirms that it is shuffled so anew for every epoch; needed, instead, for a streaming plan whose
+            bins are redrawn.
 
         Returns:
           Module, optimiser, for ghost clipping also the criterion, and data loader.
@@ -208,14 +230,18 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
             check_same("max_grad_norm", max_grad_norm, plan.clip_norm)
         if noise_multiplier is not None:
             check_same("noise_multiplier", noise_multiplier, plan.noise_multiplier)
-        check_same("clipping", clipping, "flat")
+        kind = clipping if isinstance(clipping, Clipping) else _clipping(clipping)
+        if kind.kind != FLAT and "ghost" in grad_sample_mode:
+            raise PlanViolated(f"grad_sample_mode = {grad_sample_mode}: {ONE_NORM}")
         if any(weight.element_size() < 4 for weight in module.parameters() if weight.requires_grad):
             raise PlanViolated(
                 "module: has weights in half precision, which Opacus sums in half precision; use float32"
             )
         if not poisson_sampling:
             raise PlanViolated("poisson_sampling = False: batches are the plan's, never the loader's own")
-        examples = len(data_loader.dataset)  # type: ignore[arg-type]
+        examples = size_of(data_loader.dataset, plan.examples)
+        if isinstance(data_loader.dataset, IterableDataset):
+            check_streaming(plan, type(data_loader.dataset).__name__, users)
         if users is not None:
             check_users(users, examples)
             if "ghost" in grad_sample_mode:
@@ -230,6 +256,9 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
             examples=examples if users is None else users.number,
             per_user=None if users is None else users.per_user,
             clip_norm=plan.clip_norm,
+            clipping=kind,
+            shuffled=shuffled,
+            reshuffled=reshuffled,
             **self._options,
         )
         self._model, self._users = module, users
@@ -357,6 +386,25 @@ class PlanPrivacyEngine(PrivacyEngine):  # type: ignore[misc]
                 self.close()
 
         self._delivery.between_rounds = between_rounds
+
+    @contextmanager
+    def progress(self, shown: bool = True) -> Iterator[None]:
+        """Shows rounds, time left and the epsilon spent so far on stderr, if that is a terminal, while its block runs.
+
+        Put the training loop in the block, after `make_private`. See `galton.training.progress_bar`.
+
+        Args:
+          shown: whether to show anything.
+
+        Yields:
+          Nothing: the bar follows the optimiser's steps.
+        """
+        with progress_bar(self.run, shown=shown) as show:
+            self.accountant.after_round = show
+            try:
+                yield
+            finally:
+                self.accountant.after_round = lambda: None
 
     def close(self) -> dict[str, Any]:
         """Closes the run, which can be resumed if it is not done; writes its record, and the model to `model.pt`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from opacus.accountants import IAccountant, register_accountant
@@ -19,11 +20,15 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]
     Formal guarantee: the rounds that have had noise so far, lost in a crash or not, are (epsilon, delta)-DP for the
     epsilon that `get_epsilon(delta)` returns: 0 before the first round, then the plan's epsilon for the whole run,
     however few rounds are done. A delta below the plan's is refused.
+
+    Attributes:
+      after_round: called when a round has had its noise.
     """
 
     def __init__(self) -> None:
         self._run: TrainingRun | None = None
         self._counted = 0
+        self.after_round: Callable[[], None] = lambda: None
 
     @property
     def run(self) -> TrainingRun:
@@ -59,6 +64,7 @@ class PlanAccountant(IAccountant):  # type: ignore[misc]
         if self.run.round == self._counted:
             raise PlanViolated(f"step: round {self._counted} had no noise of the plan, or comes after the last")
         self._counted = self.run.round
+        self.after_round()
 
     def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:
         """Returns the epsilon that is guaranteed so far: the plan's, or 0 before the first round.

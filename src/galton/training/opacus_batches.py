@@ -11,11 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from galton.batching import Batch, Users
 from galton.training.rounds import PlanViolated
 from galton.training.run import TrainingRun
+from galton.training.streams import InOrder
+from galton.training.torch_batches import in_order
 from galton.training.torch_workers import prepare_server
 
 
@@ -145,14 +147,45 @@ class Delivery:
             )
 
 
+class ReadInOrder(Dataset[Any]):
+    """A data set that can only be read, by places: those of epoch e are e times the number of examples, and onwards.
+
+    Args:
+      data: the data set, as it was shuffled.
+      examples: their number, in the plan.
+    """
+
+    def __init__(self, data: IterableDataset[Any], examples: int) -> None:
+        self._data, self._examples = data, examples
+        self._reader: InOrder | None = None  # of each worker, which reads all of it
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker gets: it opens the data for itself."""
+        return self.__dict__ | {"_reader": None}
+
+    def __len__(self) -> int:
+        return self._examples
+
+    def __getitem__(self, place: int) -> Any:
+        self._reader = self._reader or in_order(self._data)
+        epoch, position = divmod(int(place), self._examples)
+        return self._reader.take([position], epoch)[0]
+
+
 class PlanSampler(Sampler[list[int]]):
     """A batch sampler: each pass yields the examples of the batches from the next round to the end of its epoch.
 
     Batches are not padded, are truncated as planned, and may be empty.
+
+    Args:
+      run: source of the batches.
+      delivery: is told what was asked for.
+      users: which examples are whose, if the unit is a user.
+      apart: by how much the examples of an epoch are numbered higher than those of the epoch before.
     """
 
-    def __init__(self, run: TrainingRun, delivery: Delivery, users: Users | None) -> None:
-        self._run, self._delivery, self._users = run, delivery, users
+    def __init__(self, run: TrainingRun, delivery: Delivery, users: Users | None, apart: int = 0) -> None:
+        self._run, self._delivery, self._users, self._apart = run, delivery, users, apart
 
     def __iter__(self) -> Iterator[list[int]]:
         self._delivery.between_rounds()
@@ -161,7 +194,8 @@ class PlanSampler(Sampler[list[int]]):
     def _indices_by_round(self, asked: deque[int]) -> Iterator[list[int]]:
         for batch in self._run.epoch():
             asked.append(batch.round)
-            yield rows_of(batch, self._users, self._run.plan.bins)[0].tolist()
+            first = batch.round // self._run.plan.bins * self._apart
+            yield [first + index for index in rows_of(batch, self._users, self._run.plan.bins)[0].tolist()]
 
     def __len__(self) -> int:
         return self._run.plan.bins
@@ -193,12 +227,15 @@ class PlanLoader(DataLoader[Any]):
     """
 
     def __init__(self, run: TrainingRun, like: DataLoader[Any], batch_first: bool, users: Users | None = None) -> None:
-        self._run = run
+        self._run, data, apart = run, like.dataset, 0
+        if isinstance(data, IterableDataset):
+            apart = run.plan.examples
+            data = ReadInOrder(data, apart)
         self.delivery = Delivery(like.num_workers * (like.prefetch_factor or 0))
-        collate: Any = CollateWithEmpty(like.collate_fn, like.dataset[0], batch_first)
+        collate: Any = CollateWithEmpty(like.collate_fn, data[0], batch_first)
         super().__init__(
-            like.dataset,
-            batch_sampler=PlanSampler(run, self.delivery, users),
+            data,
+            batch_sampler=PlanSampler(run, self.delivery, users, apart),
             collate_fn=collate,
             num_workers=like.num_workers,
             pin_memory=like.pin_memory,

@@ -17,10 +17,11 @@ from torch.utils.dlpack import from_dlpack
 
 from galton.batching import Users
 from galton.plan import Plan
-from galton.training.clipping import Group
+from galton.training.clipping import ROUNDING
+from galton.training.lost import LostRounds, RoundsSkipped
 from galton.training.opacus_batches import Delivery, rows_of
 from galton.training.rounds import PlanViolated, check_same
-from galton.training.run import ROUNDING, LostRounds, RoundsSkipped, TrainingRun
+from galton.training.run import TrainingRun
 from galton.training.torch_clipping import add_clipped, at_least_single, is_full_precision
 from galton.training.torch_optimizer import STATE, as_arrays, check_holds, check_unchanged, restore_run, without_run
 
@@ -184,7 +185,8 @@ class PlanDPOptimizer(DPOptimizer):  # type: ignore[misc]
         first = next(iter(gradients.values()))
         everyone = torch.ones(len(first), dtype=torch.bool, device=first.device)
         total = {name: weight.summed_grad for name, weight in self._weights.items()}
-        add_clipped(total, gradients, everyone, [Group(tuple(total), self.max_grad_norm)])
+        groups = self.run.clipping.groups(self.run.plan.clip_norm, total)
+        add_clipped(total, gradients, everyone, groups, self.run.clipping.gamma)
         self._summed += arrived
 
     def _summed_by_user(self, gradients: dict[str, Tensor], arrived: int) -> dict[str, Tensor]:
@@ -292,6 +294,10 @@ def refuse_low_precision(module: nn.Module, reason: str) -> None:
 USERS = (
     "Opacus's ghost clipping takes the norms of single examples, never that of a user's sum; take "
     "grad_sample_mode='hooks', or galton.training.torch.train(ghost=True, users=...)"
+)
+ONE_NORM = (
+    "Opacus's ghost clipping takes one norm over all parameters, and one factor; take grad_sample_mode='hooks', or "
+    "galton.training.torch.train(ghost=True, clipping=...)"
 )
 GHOST = "ghost clipping sums gradients in the precision of the forward pass; take grad_sample_mode='hooks'"
 MEAN = (

@@ -6,7 +6,6 @@ analysed. Frameworks have thin adapters around this (`training/jax.py`, `trainin
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable
@@ -19,69 +18,24 @@ import jax
 from galton import files
 from galton.batching import Batches
 from galton.errors import InvalidFile
-from galton.noise import NoiseReused, NoiseRun, NoiseState, key_from_seed
+from galton.noise import NoiseRun, NoiseState, key_from_seed
 from galton.noise.checkpoint import read_state
 from galton.noise.choice import chosen_form
 from galton.noise.journal import open_exclusively
 from galton.noise.layout import Tree, layout_of, shapes_of
 from galton.plan import Plan, Trust, establish_trust, load_plan
 from galton.provenance import environment, now, versions
-from galton.training.clipping import ROUNDING as ROUNDING  # where adapters look for it
+from galton.training.checkpoints import find_checkpoint, keep_checkpoint, publish_model, write_checkpoint
 from galton.training.clipping import Clipping
+from galton.training.fit import check_fits
 from galton.training.folder import FORKED, LOCK, RUN, begin_body, read_body, renamed, write_body
-from galton.training.record import begin_record, sign_record
+from galton.training.lost import LostRounds, RoundsSkipped
+from galton.training.record import RECORD, begin_record, sign_record
 from galton.training.rounds import PlanViolated, Rounds, check_same
 from galton.typechecking import typechecked
 
 Result = TypeVar("Result")
 _FLAT = Clipping()
-
-
-class RoundsSkipped(NoiseReused):
-    """Raised where a round that is computed again after a crash does not come out the same.
-
-    Its noise is not given a second time. The run has moved on to the next round that has had no noise, and goes on from
-    the model at hand: take the next batch.
-
-    Example:
-      >>> import tempfile
-      >>> import numpy as np
-      >>> from galton import Guarantee, make_plan
-      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
-      >>> plan = make_plan(
-      ...     guarantee, examples=64, batch_size=64, epochs=2, batching="fixed-order", strategy="identity"
-      ... )
-      >>> first, other = {"w": np.zeros(2, np.float32)}, {"w": np.ones(2, np.float32)}
-      >>> with tempfile.TemporaryDirectory() as folder:
-      ...     with TrainingRun(plan, folder, first, examples=64, clip_norm=1.0) as run:
-      ...         noise = run.noise(first)  # and then a crash, before anything was saved
-      ...     with TrainingRun(plan, folder, first, examples=64, clip_norm=1.0) as run:
-      ...         try:
-      ...             noise = run.noise(other)
-      ...         except RoundsSkipped:
-      ...             print(f"goes on with round {run.round}")
-      goes on with round 1
-    """
-
-
-class LostRounds(UserWarning):
-    """Rounds that had their noise before a crash were skipped; the guarantee holds, and the record names them.
-
-    Example:
-      >>> import tempfile
-      >>> import numpy as np
-      >>> from galton import Guarantee, make_plan
-      >>> guarantee = Guarantee(epsilon=4, delta=1e-3, adjacency="replace")
-      >>> plan = make_plan(
-      ...     guarantee, examples=64, batch_size=16, epochs=1, batching="fixed-order", strategy="identity"
-      ... )
-      >>> params = {"w": np.zeros(2, np.float32)}
-      >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-      ...     warnings.simplefilter("error", LostRounds)  # for somebody to look at it before training goes on
-      ...     with TrainingRun(plan, folder, params, examples=64, clip_norm=1.0) as run:
-      ...         run.round
-      0
-    """
 
 
 @typechecked
@@ -164,32 +118,16 @@ class TrainingRun(Rounds):
         trusted_key: str | Path | bytes | None = None,
     ) -> None:
         self.plan = plan if isinstance(plan, Plan) else load_plan(plan)
-        if self.plan.scheme.reshuffled_data:
-            if not reshuffled:
-                raise PlanViolated(
-                    "plan: its batches are slices of data that is shuffled anew for every epoch, in secret; read that "
-                    "by galton.batching.stream_epochs and say reshuffled=True, or plan balls-in-bins-redrawn for data "
-                    "at hand"
-                )
-        elif self.plan.scheme.shuffled_data and not shuffled:
-            raise PlanViolated(
-                "plan: its batches are slices of data that was shuffled once, in secret; read that by "
-                "galton.batching.stream and say shuffled=True, or plan balls-in-bins for data at hand"
-            )
-        check_same("clip_norm", clip_norm, self.plan.clip_norm)
-        check_same("clipping", clipping.kind, self.plan.clipping)
+        check_fits(
+            self.plan,
+            examples=examples,
+            clip_norm=clip_norm,
+            clipping=clipping,
+            per_user=per_user,
+            shuffled=shuffled,
+            reshuffled=reshuffled,
+        )
         self.clipping = clipping
-        if per_user != self.plan.per_user:
-            unit = (
-                "an example" if self.plan.per_user is None else f"a user, at most {self.plan.per_user} examples a round"
-            )
-            raise PlanViolated(
-                f"per_user = {per_user}: the unit of the plan is {unit}; for users, group examples by "
-                "galton.batching.group_by_user and train by train(users=...) of galton.training.jax or .torch, by "
-                "make_private(users=...) of galton.training.opacus, or a loop of your own with per_user=...; or plan "
-                "for the unit that you train with"
-            )
-        check_same("examples" if per_user is None else "users", examples, self.plan.examples)
         layout_of(params)  # refuses what is no tree of arrays
         self.folder = Path(folder)
         self.trust: Trust = establish_trust(
@@ -209,6 +147,11 @@ class TrainingRun(Rounds):
         try:
             place = os.fstat(self._lock.fileno()).st_ino
             same_machine, is_copy = self._open_or_begin(resumed, seed, place)
+            if not old and (self._body["begun"] or (self.folder / RECORD).exists()):
+                raise InvalidFile(
+                    f"{self.folder / 'noise.journal'}: is missing; without it rounds that have had their noise would "
+                    "have other noise once more. Copy a run folder as a whole"
+                )
             key = None if seed is None or old else key_from_seed(seed, self.plan.digest)
             belongs = f"{self.plan.digest} {files.digest(self._body['batches'])}"
             renew = is_copy or not self._body["seed_chosen_by_user"]
@@ -220,8 +163,9 @@ class TrainingRun(Rounds):
         try:
             if is_copy:
                 self._note_copy()
+            self._body["begun"] = True
             write_body(self.folder, self._body)
-            self._remove_all_but(self._checkpoint_file(self._noise.origin))  # a kill may have come before `save` did
+            keep_checkpoint(self.folder, self._noise.origin)  # a kill may have come before `save` did
             if is_copy and not self._forked:
                 self._warn(
                     f"{self.folder}: was copied or moved since it was last used; rounds from {self.released} on have "
@@ -355,14 +299,13 @@ class TrainingRun(Rounds):
             belong together.
           buffers: see `NoiseRun.save`.
         """
-        path = self._checkpoint_file(self.round)
+        turn = self.round
         if write is not None:
-            with files.replacing(path, secret=True) as temporary:
-                write(temporary)
+            write_checkpoint(self.folder, turn, write)
         self._noise.save(buffers)
         self._state_taken = False
         if write is not None:
-            self._remove_all_but(path)
+            keep_checkpoint(self.folder, turn)
         self.record()
 
     def publish(self, write: Callable[[Path], object], suffix: str) -> None:
@@ -372,15 +315,7 @@ class TrainingRun(Rounds):
           write: write(path) writes the model, and nothing that was not computed from noisy sums.
           suffix: of the file, as in `.npz`.
         """
-        path = self.folder / f"model{suffix}"
-        with files.replacing(path) as temporary:
-            write(temporary)
-            with temporary.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        for other in self.folder.glob("model.*"):
-            if other != path:
-                other.unlink()
-        self._body["model"] = {"file": path.name, "sha256": digest, "round": self.round}
+        self._body["model"] = publish_model(self.folder, write, suffix) | {"round": self.round}
         write_body(self.folder, self._body)
 
     def state(self) -> dict[str, Any]:
@@ -436,14 +371,7 @@ class TrainingRun(Rounds):
     @property
     def checkpoint(self) -> Path | None:
         """The file that `save` wrote last, from which training goes on; None before the first save."""
-        turn = self._noise.origin
-        path = self._checkpoint_file(turn)
-        for candidate in (path, self.folder / f"model-{turn}"):  # the name of galton 0.1
-            if candidate.exists():
-                return candidate
-        if turn:
-            raise InvalidFile(f"{path}: is missing; the run cannot go on without the model of its round")
-        return None
+        return find_checkpoint(self.folder, self._noise.origin)
 
     def load(self, read: Callable[[Path], Result]) -> Result | None:
         """Returns the content of the last checkpoint; None before the first.
@@ -514,12 +442,3 @@ class TrainingRun(Rounds):
     ) -> None:
         self._state_taken &= error is None  # after an error, the state may not have been written
         self.close()
-
-    def _remove_all_but(self, path: Path) -> None:
-        """Removes the files of earlier checkpoints, the one that goes on being there."""
-        for old in (*self.folder.glob("checkpoint-*"), *self.folder.glob("model-*")):
-            if old != path and path.exists():
-                old.unlink()
-
-    def _checkpoint_file(self, turn: int) -> Path:
-        return self.folder / f"checkpoint-{turn}"

@@ -37,7 +37,8 @@ from galton.noise.layout import Piece
 from galton.plan import Plan, load_plan
 from galton.training.clipping import Clipping
 from galton.training.diagnostics import Diagnostics, Receiver, keep_diagnostics
-from galton.training.hooks import OnRound, round_bar
+from galton.training.hooks import OnRound
+from galton.training.progress import progress_bar
 from galton.training.run import TrainingRun
 from galton.training.termination import Termination
 from galton.training.torch_batches import PaddedBatch, plan_loader, size_of
@@ -325,7 +326,8 @@ def train(
         it returns True, the run is saved and ends; the same call goes on later. With several processes, on each.
       diagnostics: True writes mean loss, gradient norms and the share of clipped ones of each round to the folder, in
         the file `NOT-PRIVATE-diagnostics.jsonl`; a function is called with them instead. They are NOT private.
-      progress: show rounds, time left and the plan's epsilon on stderr, if that is a terminal.
+      progress: show rounds, time left and the epsilon spent so far on stderr, if that is a terminal; see
+        `galton.training.progress_bar`.
       seed: of batches and noise, for tests and repeatable studies only; see `TrainingRun`.
       pinned: the plan's hash, if only that plan will do; see `TrainingRun`.
       trusted_key: public key, or its file, that must have signed the plan; see `TrainingRun`.
@@ -395,7 +397,7 @@ def train(
 
         first = not isinstance(run, SharedRun) or run.rank == FIRST
         checkpoint.follow(run.round)
-        with Termination() as termination, round_bar(plan, run.round, last, progress and first) as bar:
+        with Termination() as termination, progress_bar(run, last, progress and first) as bar:
             ends = any(run.gathered(termination.requested))
             while run.round < last and not ends:
                 for batch in loader:
@@ -406,7 +408,7 @@ def train(
                     stepped = run.round == turn + 1 and turn not in private._skipped
                     wish = stepped and after_round()
                     ends = any(run.gathered(wish or termination.requested))
-                    bar(run.round)
+                    bar()
                     if run.round % save_every == 0 or run.round >= last or ends or not stepped:
                         checkpoint.save(run)
                     if run.round >= last or ends:

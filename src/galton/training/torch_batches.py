@@ -6,7 +6,6 @@ import hmac
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Tens
 from galton.batching import Batch, Users
 from galton.errors import InvalidArgument, count
 from galton.training.rounds import PlanViolated, Rounds, check_same
+from galton.training.streams import InOrder, check_streaming
 from galton.training.torch_workers import ByValue, worker_context
 
 
@@ -116,9 +116,8 @@ def plan_loader(
       1 0 torch.Size([16, 2])
       1 1 torch.Size([16, 2])
     """
-    if isinstance(data, IterableDataset) and not (run.plan.scheme.shuffled_data or run.plan.scheme.reshuffled_data):
-        remedy = "can only be read in order; plan balls-in-bins-streaming for it, or give a data set with random access"
-        raise InvalidArgument("data", type(data).__name__, remedy)
+    if isinstance(data, IterableDataset):
+        check_streaming(run.plan, type(data).__name__, users)
     size = size_of(data, run.plan.examples)
     if users is None:
         check_same("examples", size, run.plan.examples)
@@ -251,26 +250,22 @@ class _MicroBatchSampler(Sampler[_MicroBatch]):
         return self._run.plan.bins * -(-self._run.rows // self._size)
 
 
-class _Stream:
-    """Items of a data set that can only be read in order, from the front; each epoch is read once."""
+def in_order(data: IterableDataset[Any]) -> InOrder:
+    """Returns a reader of a data set that can only be read, which is told the epoch if it wants to know.
 
-    def __init__(self, data: IterableDataset[Any]) -> None:
-        self._data, self._epoch, self._next = data, -1, 0
-        self._items: Iterator[Any] = iter(())
+    Args:
+      data: the data set; `set_epoch(epoch)` is called before each epoch if it has that.
 
-    def take(self, indices: list[int], epoch: int) -> list[Any]:
-        """Returns items by their positions, which rise within an epoch."""
-        return [self._at(index, epoch) for index in indices]
+    Returns:
+      The reader.
+    """
 
-    def _at(self, index: int, epoch: int) -> Any:
-        if epoch != self._epoch or index < self._next:
-            if hasattr(self._data, "set_epoch"):
-                self._data.set_epoch(epoch)
-            self._items, self._epoch, self._next = iter(self._data), epoch, 0
-        for item in islice(self._items, index - self._next, None):
-            self._next = index + 1
-            return item
-        raise PlanViolated(f"data: ends before example {index}, and the plan has more")
+    def open_epoch(epoch: int) -> Iterator[Any]:
+        if hasattr(data, "set_epoch"):
+            data.set_epoch(epoch)
+        return iter(data)
+
+    return InOrder(open_epoch)
 
 
 class _PaddedData(Dataset[Any]):
@@ -278,7 +273,7 @@ class _PaddedData(Dataset[Any]):
 
     def __init__(self, data: Dataset[Any], collate: Callable[[list[Any]], Any], users: Users | None, bins: int) -> None:
         self._data, self._collate, self._users, self._bins = ByValue(data), ByValue(collate), users, bins
-        self._stream: _Stream | None = None
+        self._reader: InOrder | None = None
 
     def __getitem__(self, index: int) -> Any:
         return self._data.content[index]
@@ -286,8 +281,8 @@ class _PaddedData(Dataset[Any]):
     def _take(self, indices: list[int], epoch: int) -> list[Any]:
         if not isinstance(self._data.content, IterableDataset):
             return [self._data.content[index] for index in indices]
-        self._stream = self._stream or _Stream(self._data.content)
-        return self._stream.take(indices, epoch)
+        self._reader = self._reader or in_order(self._data.content)
+        return self._reader.take(indices, epoch)
 
     def _collated(self, indices: NDArray[np.integer[Any]], epoch: int, seed: int) -> Any:
         data, collate = self._data.content, self._collate.content

@@ -18,8 +18,9 @@ from torch.utils.dlpack import from_dlpack
 
 from galton.errors import InvalidArgument
 from galton.training.diagnostics import Diagnostics
+from galton.training.lost import LostRounds, RoundsSkipped
 from galton.training.rounds import PlanViolated
-from galton.training.run import LostRounds, RoundsSkipped, TrainingRun
+from galton.training.run import TrainingRun
 from galton.training.torch_batches import Accumulated, PaddedBatch, seeded
 from galton.training.torch_clipping import Loss, Observed, at_least_single, clipped_sum, trainable, user_loss
 from galton.training.torch_ghost import ghost_clipped_sum

@@ -27,8 +27,9 @@ from galton.batching import Batch, Batches
 from galton.errors import GaltonError, InvalidArgument
 from galton.plan import Plan
 from galton.training.clipping import Clipping
+from galton.training.lost import RoundsSkipped
 from galton.training.rounds import PlanViolated, Rounds
-from galton.training.run import RoundsSkipped, TrainingRun
+from galton.training.run import TrainingRun
 
 Result = TypeVar("Result")
 FIRST = 0

@@ -33,8 +33,9 @@ from galton.noise.hashing import content_hash
 from galton.noise.layout import Piece, layout_of
 from galton.noise.stream import NoiseState
 from galton.plan import Plan
+from galton.training.lost import RoundsSkipped
 from galton.training.rounds import PlanViolated
-from galton.training.run import RoundsSkipped, TrainingRun
+from galton.training.run import TrainingRun
 from galton.training.torch_clipping import trainable
 from galton.training.torch_processes import FIRST, SharedRun
 
