@@ -42,6 +42,26 @@ def progress_bar(run: Progressing, last: int | None = None, shown: bool = True) 
 
     Yields:
       A function to call after every round.
+
+    Example:
+      >>> import tempfile
+      >>> import numpy as np
+      >>> from galton import TrainingRun, make_plan
+      >>> plan = make_plan(
+      ...     Guarantee(epsilon=4, delta=1e-3, adjacency="replace"),
+      ...     examples=64, batch_size=32, epochs=2, batching="fixed-order", strategy="identity",
+      ... )
+      >>> total = np.zeros(2, np.float32)
+      >>> with (
+      ...     tempfile.TemporaryDirectory() as folder,
+      ...     TrainingRun(plan, folder, total, examples=64, clip_norm=1.0) as run,
+      ...     progress_bar(run) as show,
+      ... ):
+      ...     while not run.done:
+      ...         noise = run.noise(total)
+      ...         show()
+      >>> run.round
+      4
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
