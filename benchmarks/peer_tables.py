@@ -120,17 +120,6 @@ def best_bands(rows: list[Cell]) -> list[Cell]:
     return kept
 
 
-def steps(rows: list[Cell]) -> str:
-    """A training step, one line a package and way."""
-    lines = [
-        [model, f"{LABELS[row['peer']]}, {way}", refusal(row["answer"]) or milliseconds(row["answer"])]
-        for row in rows
-        if row["cell"].startswith("step, ")
-        for _, model, way in [row["cell"].split(", ")]
-    ]
-    return table(["model", "package", "ms CPU (least wall)"], sorted(lines, key=lambda line: line[0], reverse=True))
-
-
 def tables(rows: list[Cell]) -> Path:
     """Writes results/peers.md."""
     order = list(LABELS)
@@ -167,13 +156,6 @@ def tables(rows: list[Cell]) -> Path:
             "A round of noise",
             "Milliseconds of processor time, median (least wall time), for so many float32 parameters.",
             crossed(rows, "noise", ("galton", "opake", "jax_privacy", "opacus"), milliseconds, "C, parameters"),
-        ),
-        (
-            "A training step",
-            "256 examples of 28 x 28, independent noise, SGD: a perceptron (535,818 parameters) and the convolutional "
-            "network of Opacus's example (26,010). galton's is a round of `train`: batch, clipping, noise, journal and "
-            "update; the others have one fixed batch and no loader.",
-            steps(rows),
         ),
     )
     parts = [
