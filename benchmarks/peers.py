@@ -200,6 +200,12 @@ def with_error(cell: Cell, answer: Cell) -> Cell:
     return answer | {"rmse": answer["sigma"] * strategy.rmse()}
 
 
+def written() -> list[Cell]:
+    """Returns the rows in the file, to which another run of this script may have added."""
+    path = RESULTS / "peers.json"
+    return json.loads(path.read_text())["rows"] if path.exists() else []
+
+
 def main() -> None:
     """Runs what is missing, and writes results/peers.{json,md}."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -209,8 +215,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure cells that are there anew")
     parser.add_argument("--tables", action="store_true", help="write the tables only")
     arguments = parser.parse_args()
-    path = RESULTS / "peers.json"
-    rows: list[Cell] = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = written()
     chosen = [name for name in PEERS if name in arguments.peers.split(",")]
     fresh: set[tuple[str, str]] = set()
     while not arguments.tables:
@@ -231,7 +236,7 @@ def main() -> None:
         row = {"peer": peer, "cell": name, "budget": arguments.budget, "load": round(load, 1)}
         row |= run(peer, cell, arguments.budget)
         row["answer"] = with_error(cell, row["answer"])
-        rows = [old for old in rows if (old["peer"], old["cell"]) != (peer, name)] + [row]
+        rows = [old for old in written() if (old["peer"], old["cell"]) != (peer, name)] + [row]
         fresh.add((peer, name))
         write("peers", rows, setting=setting(BINS, EPOCHS), error_setting=setting(ERROR_BINS, ERROR_EPOCHS))
         print(peer, "|", name, "|", row["answer"], flush=True)

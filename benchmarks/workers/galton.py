@@ -19,6 +19,8 @@ from galton.noise import CorrelatedNoise
 
 PACKAGES = ("galton", "jax")
 OPTIONS = galton.Options(seed=1)
+LIMITS = galton.Options(seed=1, confidence=1 - 1e-6)
+"""Limits on epsilon fail with the probability that opake allows too."""
 NO_SAMPLES = "upper bound, no samples"
 
 
@@ -51,7 +53,7 @@ def epsilon(cell: dict[str, Any]) -> dict[str, Any]:
         answer = subsampled_epsilon(cell["sigma"], 1 / cell["bins"], cell["rounds"], cell["delta"], add)
         return {"epsilon": answer, "guarantee": NO_SAMPLES}
     pair = _pair(cell).at(cell["sigma"] / _strategy(cell).sensitivity(cell["bins"]))
-    estimate = galton.epsilon(pair, cell["delta"], options=OPTIONS)
+    estimate = galton.epsilon(pair, cell["delta"], options=LIMITS)
     words = f"limits that fail with probability {1 - estimate.confidence:.0e}" if estimate.samples else NO_SAMPLES
     return {"epsilon": estimate.upper, "lower": estimate.lower, "samples": estimate.samples, "guarantee": words}
 
