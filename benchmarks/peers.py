@@ -211,6 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--cells", default="", help="only those with this in their name, such as Poisson")
     parser.add_argument("--budget", type=float, default=300.0, help="processor seconds of a cell")
     parser.add_argument("--again", action="store_true", help="measure cells that are there anew")
     parser.add_argument("--tables", action="store_true", help="write the tables only")
@@ -224,6 +225,7 @@ def main() -> None:
             for name, cell in cells(rows)
             for peer in chosen
             if cell["task"] in arguments.tasks.split(",")
+            and arguments.cells in name
             and cell.get("only", peer) == peer
             and cell.get("not_for") != peer
             and (peer, name) not in fresh
