@@ -242,7 +242,7 @@ def main() -> None:
         fresh.add((peer, name))
         write("peers", rows, setting=setting(BINS, EPOCHS), error_setting=setting(ERROR_BINS, ERROR_EPOCHS))
         print(peer, "|", name, "|", row["answer"], flush=True)
-    print(tables(rows))
+    print(tables(rows, [name for name, _ in cells(rows)]))
 
 
 if __name__ == "__main__":
