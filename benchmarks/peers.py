@@ -1,13 +1,14 @@
-"""galton beside the packages of others: accounting, calibration, noise, a training step, error at equal guarantee.
+"""galton beside the packages of others: accounting, calibration, error at equal guarantee, noise.
 
 Each package runs in a process of its own, in an environment that this script makes (build/peers/NAME; galton in the
-one that runs the script), by its file in benchmarks/workers: a new package is one file there and one line in PEERS.
+one that runs the script), by its file in benchmarks/workers: a new package is one file there, one line in PEERS, and
+what it lacks in workers/offers.py. Training steps are measured by training.py.
 Time is processor time, all threads together, so that a busy machine does not matter much; a process that has used the
 budget is ended, and its cell says "more than". Cells that are in the results already are kept:
 
     python benchmarks/peers.py                                     everything that is missing, then the tables
-    python benchmarks/peers.py --tasks noise,step --peers opake    some of it
-    python benchmarks/peers.py --again --tasks step                measured anew
+    python benchmarks/peers.py --tasks noise --peers opake         some of it
+    python benchmarks/peers.py --again --tasks noise               measured anew
     python benchmarks/peers.py --tables                            the tables only
 """
 
@@ -23,18 +24,19 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import galton
 from benchmarks.common import RESULTS, write
 from benchmarks.peer_tables import tables
+from benchmarks.workers.offers import refusal
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.13.0"
 """In the same command as what needs it: another version may bring gigabytes for GPUs."""
-TASKS = ("check", "calibrate", "epsilon", "error", "noise", "step")
+TASKS = ("check", "calibrate", "epsilon", "error", "noise")
 BINS, EPOCHS, SEPARATION = 64, 8, 8
 EPSILON, DELTAS = 1.0, (1e-5, 1e-10)
 ERROR_BINS, ERROR_EPOCHS = 32, 16
@@ -44,7 +46,7 @@ CHECKED = 1.5
 """Noise multiplier of the check, for sensitivity 1."""
 PARAMETERS = (1_000_000, 10_000_000)
 DECAY, SCALE = [0.99, 0.9, 0.7, 0.3], [0.1, 0.1, 0.1, 0.15]
-ROUNDS_TIMED, BATCH = 20, 256
+ROUNDS_TIMED = 10
 COLUMNS = {name: galton.square_root(BINS * EPOCHS, bands).coefficients.tolist() for name, bands in
            (("8 bands", 8), ("64 bands", 64))} | {"identity": [1.0]}  # fmt: skip
 CASES = (
@@ -66,21 +68,15 @@ MECHANISMS = (
 Cell = dict[str, Any]
 
 
-class Peer(NamedTuple):
-    """A package: what pip installs, and the ways in which it trains."""
-
-    install: tuple[str, ...]
-    ways: tuple[str, ...] = ()
-
-
-PEERS = {
-    "galton": Peer((), ("JAX", "torch")),
-    "opake": Peer(("opake[dpftrl]==0.16.1", TORCH), ("functional",)),
-    "jax_privacy": Peer(("jax-privacy==2.0.0",), ("JAX",)),
-    "dp_accounting": Peer(("dp-accounting==0.6.0",)),
-    "pld_accounting": Peer(("PLD_accounting[performance]==2.0",)),
-    "opacus": Peer(("opacus==1.6.0", TORCH), ("hooks", "ghost")),
+PEERS: dict[str, tuple[str, ...]] = {
+    "galton": (),
+    "opake": ("opake[dpftrl]==0.16.1", TORCH),
+    "jax_privacy": ("jax-privacy==2.0.0",),
+    "dp_accounting": ("dp-accounting==0.6.0",),
+    "pld_accounting": ("PLD_accounting[performance]==2.0",),
+    "opacus": ("opacus==1.6.0", TORCH),
 }
+"""What pip installs for each package."""
 
 
 def python_of(peer: str) -> str:
@@ -89,11 +85,11 @@ def python_of(peer: str) -> str:
         return sys.executable
     folder = ROOT / "build" / "peers" / peer
     ready, python = folder / "ready", folder / "bin" / "python"
-    wanted = " ".join(PEERS[peer].install)
+    wanted = " ".join(PEERS[peer])
     if not ready.exists() or ready.read_text() != wanted:
         print(f"making {folder}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[peer].install], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[peer]], check=True)
         ready.write_text(wanted)
     return str(python)
 
@@ -157,24 +153,12 @@ def noises() -> Iterator[tuple[str, Cell]]:
             yield f"noise, {name}, {parameters:,}", cell
 
 
-def steps() -> Iterator[tuple[str, Cell]]:
-    """A step of training with independent noise."""
-    for model in ("mlp", "cnn"):
-        for peer, (_, ways) in PEERS.items():
-            for way in ways:
-                yield (
-                    f"step, {model}, {way}",
-                    {"task": "step", "model": model, "way": way, "batch": BATCH, "only": peer},
-                )
-
-
 def cells(rows: list[Cell]) -> Iterator[tuple[str, Cell]]:
     """All cells, by name."""
     yield from checks()
     yield from accounting(rows)
     yield from errors()
     yield from noises()
-    yield from steps()
 
 
 def answer_of(rows: list[Cell], peer: str, name: str) -> Cell | None:
@@ -183,7 +167,9 @@ def answer_of(rows: list[Cell], peer: str, name: str) -> Cell | None:
 
 
 def run(peer: str, cell: Cell, budget: float) -> Cell:
-    """Runs one cell in a process of its own."""
+    """Runs one cell in a process of its own, if the package offers it."""
+    if peer != "galton" and (lacking := refusal(peer, cell)) is not None:
+        return {"answer": {"not_offered": lacking}}
     command = [python_of(peer), "-P", str(ROOT / "benchmarks" / "workers" / "run.py"), peer]
     with tempfile.TemporaryDirectory() as state:
         environment = os.environ | {"GALTON_STATE": state}
@@ -214,17 +200,23 @@ def with_error(cell: Cell, answer: Cell) -> Cell:
     return answer | {"rmse": answer["sigma"] * strategy.rmse()}
 
 
+def written() -> list[Cell]:
+    """Returns the rows in the file, to which another run of this script may have added."""
+    path = RESULTS / "peers.json"
+    return json.loads(path.read_text())["rows"] if path.exists() else []
+
+
 def main() -> None:
     """Runs what is missing, and writes results/peers.{json,md}."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--cells", default="", help="only those with this in their name, such as Poisson")
     parser.add_argument("--budget", type=float, default=300.0, help="processor seconds of a cell")
     parser.add_argument("--again", action="store_true", help="measure cells that are there anew")
     parser.add_argument("--tables", action="store_true", help="write the tables only")
     arguments = parser.parse_args()
-    path = RESULTS / "peers.json"
-    rows: list[Cell] = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = written()
     chosen = [name for name in PEERS if name in arguments.peers.split(",")]
     fresh: set[tuple[str, str]] = set()
     while not arguments.tables:
@@ -233,6 +225,7 @@ def main() -> None:
             for name, cell in cells(rows)
             for peer in chosen
             if cell["task"] in arguments.tasks.split(",")
+            and arguments.cells in name
             and cell.get("only", peer) == peer
             and cell.get("not_for") != peer
             and (peer, name) not in fresh
@@ -245,11 +238,11 @@ def main() -> None:
         row = {"peer": peer, "cell": name, "budget": arguments.budget, "load": round(load, 1)}
         row |= run(peer, cell, arguments.budget)
         row["answer"] = with_error(cell, row["answer"])
-        rows = [old for old in rows if (old["peer"], old["cell"]) != (peer, name)] + [row]
+        rows = [old for old in written() if (old["peer"], old["cell"]) != (peer, name)] + [row]
         fresh.add((peer, name))
         write("peers", rows, setting=setting(BINS, EPOCHS), error_setting=setting(ERROR_BINS, ERROR_EPOCHS))
         print(peer, "|", name, "|", row["answer"], flush=True)
-    print(tables(rows))
+    print(tables(rows, [name for name, _ in cells(rows)]))
 
 
 if __name__ == "__main__":

@@ -51,6 +51,14 @@ def test_buffers_are_kept_where_they_fit(name: str, form: str, chosen: str) -> N
     assert chosen_form(form, STRATEGIES[name], PARAMS) == chosen
 
 
+def test_many_draws_are_warned_of() -> None:
+    rounds = 200
+    with pytest.warns(UserWarning, match=r"^form = 'auto:1MB': buffers need 6 MB, .* draws up to 200 vectors"):
+        assert chosen_form("auto:1MB", Blt(rounds, [0.9999, 0.99], [0.01, 0.01]), PARAMS) == "recompute"
+    for few in (banded_inverse_root(rounds, 64), square_root(rounds, 4)):  # else the warning is an error
+        assert chosen_form("auto:1MB", few, PARAMS) == "recompute"
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"^form = 'auto:1MB': buffers need 15 MB, and this C has no other form"):
         chosen_form("auto:1MB", STRATEGIES["tree"], PARAMS)

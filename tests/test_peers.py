@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import peer_tables, peers
+from benchmarks.workers.offers import MECHANISMS, refusal
 from galton import gaussian_epsilon, square_root
 
 
@@ -19,6 +20,7 @@ def row(peer: str, cell: str, **answer: Any) -> dict[str, Any]:
 def test_every_package_has_a_file_and_a_label(peer: str) -> None:
     assert (Path(peers.__file__).parent / "workers" / f"{peer}.py").exists()
     assert peer in peer_tables.LABELS
+    assert peer == "galton" or peer in MECHANISMS
 
 
 def test_others_wait_for_the_noise_of_galton() -> None:
@@ -38,6 +40,38 @@ def test_the_check_is_the_gaussian_mechanism() -> None:
     ((_, cell),) = peers.checks()
     assert cell["expected"] == gaussian_epsilon(cell["delta"], cell["sensitivity"] / cell["sigma"])
     assert cell["sensitivity"] == pytest.approx(square_root(64, 8).sensitivity(1), rel=1e-12)
+
+
+def test_what_is_not_offered_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("subprocess.run", refused)
+    cell = {"task": "epsilon", "batches": "bins", "coefficients": [1.0, 0.5]}
+    assert peers.run("opacus", cell, 1.0) == {"answer": {"not_offered": "no bins, no correlated noise"}}
+    for asked in (cell | {"batches": "Poisson", "coefficients": [1.0]}, {"task": "check"}):
+        with pytest.raises(AssertionError, match="started"):
+            peers.run("opacus", asked, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("peer", "offered"),
+    [
+        ("opake", {"bins", "bins, correlated", "redrawn bins", "min-separation, correlated", "Poisson"}),
+        ("jax_privacy", {"bins", "bins, correlated", "min-separation, correlated", "Poisson"}),
+        ("dp_accounting", {"Poisson"}),
+        ("pld_accounting", {"bins", "redrawn bins", "Poisson"}),
+        ("opacus", {"Poisson"}),
+    ],
+)
+def test_packages_are_asked_for_what_the_table_of_the_readme_says(peer: str, offered: set[str]) -> None:
+    asked = set()
+    for batches, name in peers.CASES:
+        cell = {"task": "epsilon", "batches": batches, "coefficients": peers.COLUMNS[name]}
+        if refusal(peer, cell) is None:
+            asked.add(batches + ("" if name == "identity" else ", correlated"))
+    assert asked == offered
+    assert set(MECHANISMS[peer]) <= set(peers.MECHANISMS)
 
 
 def test_errors_of_others_come_from_their_noise_by_one_formula() -> None:

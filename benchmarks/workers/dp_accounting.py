@@ -23,18 +23,14 @@ def check(cell: dict[str, Any]) -> dict[str, Any]:
     return {"epsilon": accountant.get_epsilon(cell["delta"])}
 
 
-def epsilon(cell: dict[str, Any]) -> dict[str, Any] | str:
+def epsilon(cell: dict[str, Any]) -> dict[str, Any]:
     """Epsilon of DP-SGD with Poisson batches."""
-    if cell["batches"] != "Poisson":
-        return "no bins, no correlated noise"
     answer = pld.PLDAccountant().compose(event(cell["sigma"], cell)).get_epsilon(cell["delta"])
     return {"epsilon": answer, "guarantee": GUARANTEE}
 
 
-def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
+def calibrate(cell: dict[str, Any]) -> dict[str, Any]:
     """Noise of DP-SGD with Poisson batches."""
-    if cell["batches"] != "Poisson":
-        return "no bins, no correlated noise"
     sigma = dp_accounting.calibrate_dp_mechanism(
         pld.PLDAccountant,
         lambda value: event(value, cell),
@@ -46,9 +42,4 @@ def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
     return {"sigma": sigma, "guarantee": GUARANTEE}
 
 
-def error(cell: dict[str, Any]) -> dict[str, Any] | str:
-    """DP-SGD."""
-    return calibrate(cell) if cell["mechanism"] == "DP-SGD, Poisson" else "not offered"
-
-
-TASKS = {"check": check, "epsilon": epsilon, "calibrate": calibrate, "error": error}
+TASKS = {"check": check, "epsilon": epsilon, "calibrate": calibrate, "error": calibrate}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,15 @@ import jax
 import jax.numpy as jnp
 
 import galton
-from benchmarks.workers import jax_models
 from galton.accountants import Setting
 from galton.accountants.poisson import column_multiplier, subsampled_epsilon
 from galton.comparison.registry import find_mechanism
 from galton.noise import CorrelatedNoise
 
-PACKAGES = ("galton", "jax", "optax")
+PACKAGES = ("galton", "jax")
 OPTIONS = galton.Options(seed=1)
+LIMITS = galton.Options(seed=1, confidence=1 - 1e-6)
+"""Limits on epsilon fail with the probability that opake allows too."""
 NO_SAMPLES = "upper bound, no samples"
 
 
@@ -53,7 +53,7 @@ def epsilon(cell: dict[str, Any]) -> dict[str, Any]:
         answer = subsampled_epsilon(cell["sigma"], 1 / cell["bins"], cell["rounds"], cell["delta"], add)
         return {"epsilon": answer, "guarantee": NO_SAMPLES}
     pair = _pair(cell).at(cell["sigma"] / _strategy(cell).sensitivity(cell["bins"]))
-    estimate = galton.epsilon(pair, cell["delta"], options=OPTIONS)
+    estimate = galton.epsilon(pair, cell["delta"], options=LIMITS)
     words = f"limits that fail with probability {1 - estimate.confidence:.0e}" if estimate.samples else NO_SAMPLES
     return {"epsilon": estimate.upper, "lower": estimate.lower, "samples": estimate.samples, "guarantee": words}
 
@@ -66,12 +66,15 @@ def calibrate(cell: dict[str, Any]) -> dict[str, Any]:
         return {"sigma": sigma, "guarantee": NO_SAMPLES}
     pair = _pair(cell)
     multiplier = galton.calibrate(pair, *claim, options=OPTIONS).noise_multiplier
+    return {"sigma": multiplier * _strategy(cell).sensitivity(cell["bins"])} | _certified(pair.at(multiplier), *claim)
+
+
+def _certified(pair: galton.DominatingPair, epsilon: float, delta: float) -> dict[str, Any]:
     begun = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         ledger = galton.Ledger(Path(folder) / "attempts.json")
-        certificate = galton.certify(pair.at(multiplier), *claim, options=galton.Options(seed=2), ledger=ledger)
+        certificate = galton.certify(pair, epsilon, delta, options=galton.Options(seed=2), ledger=ledger)
     return {
-        "sigma": multiplier * _strategy(cell).sensitivity(cell["bins"]),
         "certified": certificate.accepted,
         "certificate_cpu_seconds": round(time.process_time() - begun, 2),
         "samples": certificate.samples,
@@ -79,8 +82,8 @@ def calibrate(cell: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def error(cell: dict[str, Any]) -> dict[str, Any] | str:
-    """C optimised under amplification (BLT with weights), or what `galton compare` has."""
+def error(cell: dict[str, Any]) -> dict[str, Any]:
+    """C optimised under amplification (BLT with weights) and certified, or what `galton compare` has."""
     bins, epochs, claim = cell["bins"], cell["epochs"], (cell["epsilon"], cell["delta"])
     compared = {
         "DP-SGD, Poisson": "dpsgd-poisson",
@@ -90,11 +93,11 @@ def error(cell: dict[str, Any]) -> dict[str, Any] | str:
     if cell["mechanism"] in compared:
         row = find_mechanism(compared[cell["mechanism"]]).row(Setting(bins, epochs, galton.Guarantee(*claim)))
         return {"rmse": row.rmse, "guarantee": str(row.statement.standing.value)}
-    participation = {"BLT, bins": "bins", "BLT, redrawn bins": "redrawn"}.get(cell["mechanism"])
-    if participation is None:
-        return "not offered"
+    redrawn = cell["batches"] == "redrawn bins"
+    participation = "redrawn" if redrawn else "bins"
     answer = galton.optimize("blt:4+scale", bins, bins * epochs, *claim, participation=participation, options=OPTIONS)
-    return {"rmse": answer.rmse, "guarantee": "calibrated for a certificate, tau 1.05"}
+    paired = galton.redrawn_pair if redrawn else galton.dominating_pair
+    return {"rmse": answer.rmse} | _certified(paired(answer.strategy, bins, answer.noise_multiplier), *claim)
 
 
 def noise(cell: dict[str, Any]) -> Callable[[], None]:
@@ -124,81 +127,10 @@ def noise(cell: dict[str, Any]) -> Callable[[], None]:
     return turn
 
 
-class Rounds:
-    """Milliseconds of the rounds of a training run, by its `watch`; the first is for compiling."""
-
-    def __init__(self) -> None:
-        self.walls: list[float] = []
-        self.processors: list[float] = []
-
-    def watch(self, *_: Any) -> None:
-        """Takes the time."""
-        self.walls.append(time.perf_counter())
-        self.processors.append(time.process_time())
-
-    def answer(self) -> dict[str, Any]:
-        """As `run.turns`."""
-        walls = sorted(1e3 * (b - a) for a, b in zip(self.walls[1:], self.walls[2:], strict=False))
-        processors = sorted(1e3 * (b - a) for a, b in zip(self.processors[1:], self.processors[2:], strict=False))
-        middle = len(walls) // 2
-        return {
-            "rounds": len(walls),
-            "ms_least": round(walls[0], 3),
-            "ms_median": round(walls[middle], 3),
-            "ms_processor": round(processors[middle], 3),
-        }
-
-
-def step(cell: dict[str, Any]) -> dict[str, Any]:
-    """A round of `train`, by a plan for independent noise: batch, clipping, noise, journal and update."""
-    examples, rounds = 20 * cell["batch"], 2 + cell["rounds_timed"]
-    plan = galton.make_plan(
-        2.0, 1e-5, examples=examples, batch_size=cell["batch"], epochs=5, strategy="identity", batching="balls-in-bins"
-    )
-    seen = Rounds()
-    with tempfile.TemporaryDirectory() as folder:
-        if cell["way"] == "JAX":
-            import optax
-
-            from galton.training.jax import train
-
-            train(
-                plan,
-                folder,
-                partial(jax_models.loss, cell["model"]),
-                jax_models.parameters(cell["model"]),
-                jax_models.data(cell["model"], examples),
-                optax.sgd(0.1),
-                rounds=rounds,
-                watch=seen.watch,
-            )
-        else:
-            _train_torch(plan, folder, cell, examples, rounds, seen)
-    return seen.answer()
-
-
-def _train_torch(plan: Any, folder: str, cell: dict[str, Any], examples: int, rounds: int, seen: Rounds) -> None:
-    import torch
-    from torch.utils.data import TensorDataset
-
-    from benchmarks.workers import torch_models
-    from galton.training.torch import train
-
-    model = torch_models.network(cell["model"])
-
-    def loss(model: Any, rows: Any) -> Any:
-        return torch.nn.functional.cross_entropy(model(rows[0]), rows[1])
-
-    data = TensorDataset(*torch_models.data(cell["model"], examples))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    train(plan, folder, loss, model, data, optimizer, rounds=rounds, watch=seen.watch)
-
-
 TASKS = {
     "check": check,
     "epsilon": epsilon,
     "calibrate": calibrate,
     "error": error,
     "noise": noise,
-    "step": step,
 }

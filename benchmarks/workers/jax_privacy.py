@@ -1,4 +1,4 @@
-"""jax-privacy: Monte Carlo verification for banded Toeplitz C, cyclic Poisson by dp-accounting, noise and steps in JAX.
+"""jax-privacy: Monte Carlo verification for banded Toeplitz C, cyclic Poisson by dp-accounting, noise in JAX.
 
 Its multiplier for sampled losses is sigma itself (C as given); that of BandMF is for columns of norm 1.
 """
@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jax_privacy import batch_selection, clipping, noise_addition
+from jax_privacy import batch_selection, noise_addition
 from jax_privacy.experimental import accounting
 from jax_privacy.experimental.monte_carlo import delta_calculation, sample_generation
 from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
 
-from benchmarks.workers import jax_models
-
-PACKAGES = ("jax-privacy", "dp-accounting", "optax")
+PACKAGES = ("jax-privacy", "dp-accounting")
 TAU = 1.25
 """A claim of delta is verified at delta / TAU: closer takes more samples."""
 SECONDS = 5.0
@@ -35,7 +31,7 @@ def _sampling(cell: dict[str, Any]) -> Any:
     if cell["batches"] == "min-separation":
         chance = 1 / (cell["bins"] - cell["separation"] + 1)
         return batch_selection.BMinSepSampling(chance, cell["rounds"], cell["separation"])
-    return None
+    raise ValueError(cell["batches"])
 
 
 def _losses(cell: dict[str, Any], seed: int, count: int, positive: bool = True) -> Any:
@@ -79,18 +75,16 @@ def _event(sigma: float, cell: dict[str, Any]) -> Any:
     return accounting.dpsgd_event(sigma, cell["rounds"], sampling_prob=1 / cell["bins"])
 
 
-def epsilon(cell: dict[str, Any]) -> dict[str, Any] | str:
+def epsilon(cell: dict[str, Any]) -> dict[str, Any]:
     """Poisson by dp-accounting; else what one verification takes, for there is no function that gives epsilon."""
     if cell["batches"] == "Poisson":
         accountant = dp_accounting.pld.PLDAccountant().compose(_event(cell["sigma"], cell))
         return {"epsilon": accountant.get_epsilon(cell["delta"]), "guarantee": "upper bound"}
-    return "only one draw of bins" if _sampling(cell) is None else verification(cell)
+    return verification(cell)
 
 
-def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
+def calibrate(cell: dict[str, Any]) -> dict[str, Any]:
     """Poisson only: the noise of a sampled verification is chosen from a sweep, each level as dear as `epsilon`."""
-    if cell["batches"] != "Poisson":
-        return "a sweep of verifications, each as dear as one"
     sigma = dp_accounting.calibrate_dp_mechanism(
         dp_accounting.pld.PLDAccountant,
         lambda value: _event(value, cell),
@@ -102,10 +96,10 @@ def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
     return {"sigma": sigma, "guarantee": "upper bound"}
 
 
-def error(cell: dict[str, Any]) -> dict[str, Any] | str:
+def error(cell: dict[str, Any]) -> dict[str, Any]:
     """Its own choice of bands and C for cyclic Poisson batches; noise by losses, not by moments as in the choice."""
-    if cell["mechanism"] != "BandMF, cyclic Poisson":
-        return "not offered"
+    if cell["mechanism"] == "DP-SGD, Poisson":
+        return calibrate(cell)
     column, _ = toeplitz.optimize_coefs_for_amplifications(
         cell["rounds"],
         dataset_size=1000 * cell["bins"],
@@ -137,14 +131,12 @@ def _matrix(cell: dict[str, Any]) -> Any:
     return toeplitz.inverse_as_streaming_matrix(jnp.asarray(cell["coefficients"], jnp.float32))
 
 
-def noise(cell: dict[str, Any]) -> Callable[[], None] | str:
+def noise(cell: dict[str, Any]) -> Callable[[], None]:
     """A round of noise added to a gradient, compiled, the state updated in place."""
     if cell["strategy"] == "identity":
         privatizer = noise_addition.gaussian_privatizer(stddev=1.0, prng_key=jax.random.key(0))
-    elif cell["strategy"] in ("64 bands", "BLT, 4 buffers"):
-        privatizer = noise_addition.matrix_factorization_privatizer(_matrix(cell), stddev=1.0, prng_key=0)
     else:
-        return "no banded inverse"
+        privatizer = noise_addition.matrix_factorization_privatizer(_matrix(cell), stddev=1.0, prng_key=0)
     gradient = jnp.zeros(cell["parameters"])
     update = jax.jit(privatizer.update, donate_argnums=(1,))
     state = jax.tree.map(jnp.array, privatizer.init(gradient))
@@ -157,36 +149,10 @@ def noise(cell: dict[str, Any]) -> Callable[[], None] | str:
     return turn
 
 
-def step(cell: dict[str, Any]) -> Callable[[], None]:
-    """Clipping, independent noise and SGD, compiled as one."""
-    images, labels = jax_models.data(cell["model"], cell["batch"])
-    batch = (jnp.asarray(images), jnp.asarray(labels))
-    params = jax_models.parameters(cell["model"])
-    gradient_of = clipping.clipped_grad(
-        partial(jax_models.loss, cell["model"]), l2_clip_norm=1.0, batch_argnums=1, keep_batch_dim=False
-    )
-    privatizer = noise_addition.gaussian_privatizer(stddev=1.0, prng_key=jax.random.key(0))
-    optimizer = optax.chain(privatizer, optax.scale(1 / cell["batch"]), optax.sgd(0.1))
-    state = optimizer.init(params)
-
-    @jax.jit
-    def advance(params: Any, state: Any) -> Any:
-        updates, after = optimizer.update(gradient_of(params, batch), state, params)
-        return optax.apply_updates(params, updates), after
-
-    def turn() -> None:
-        nonlocal params, state
-        params, state = advance(params, state)
-        jax.block_until_ready(params)  # type: ignore[no-untyped-call]
-
-    return turn
-
-
 TASKS = {
     "check": check,
     "epsilon": epsilon,
     "calibrate": calibrate,
     "error": error,
     "noise": noise,
-    "step": step,
 }

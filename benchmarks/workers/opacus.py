@@ -1,4 +1,4 @@
-"""Opacus: DP-SGD with Poisson batches; its accountant of privacy random variables, its noise and its step."""
+"""Opacus: DP-SGD with Poisson batches; its accountant of privacy random variables, its noise."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from opacus import PrivacyEngine
 from opacus.accountants import create_accountant
 from opacus.accountants.utils import get_noise_multiplier
 from opacus.optimizers.optimizer import _generate_noise
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-from benchmarks.workers import torch_models
 
 PACKAGES = ("opacus",)
 GUARANTEE = "upper bound"
@@ -30,18 +25,14 @@ def check(cell: dict[str, Any]) -> dict[str, Any]:
     return {"epsilon": _epsilon(cell["sigma"] / cell["sensitivity"], 1.0, 1, cell["delta"])}
 
 
-def epsilon(cell: dict[str, Any]) -> dict[str, Any] | str:
+def epsilon(cell: dict[str, Any]) -> dict[str, Any]:
     """Poisson batches."""
-    if cell["batches"] != "Poisson":
-        return "no bins, no correlated noise"
     answer = _epsilon(cell["sigma"], 1 / cell["bins"], cell["rounds"], cell["delta"])
     return {"epsilon": answer, "guarantee": GUARANTEE}
 
 
-def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
+def calibrate(cell: dict[str, Any]) -> dict[str, Any]:
     """Poisson batches, to 0.01 in epsilon, which is the default."""
-    if cell["batches"] != "Poisson":
-        return "no bins, no correlated noise"
     sigma = get_noise_multiplier(
         target_epsilon=cell["epsilon"],
         target_delta=cell["delta"],
@@ -52,15 +43,8 @@ def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
     return {"sigma": sigma, "guarantee": GUARANTEE}
 
 
-def error(cell: dict[str, Any]) -> dict[str, Any] | str:
-    """DP-SGD."""
-    return calibrate(cell) if cell["mechanism"] == "DP-SGD, Poisson" else "not offered"
-
-
-def noise(cell: dict[str, Any]) -> Callable[[], None] | str:
+def noise(cell: dict[str, Any]) -> Callable[[], None]:
     """A round of noise added to a gradient."""
-    if cell["strategy"] != "identity":
-        return "independent noise only"
     gradient = torch.zeros(cell["parameters"])
 
     def turn() -> None:
@@ -69,37 +53,10 @@ def noise(cell: dict[str, Any]) -> Callable[[], None] | str:
     return turn
 
 
-def step(cell: dict[str, Any]) -> Callable[[], None]:
-    """A step of the private optimiser, clipping by hooks or by ghost norms."""
-    images, labels = torch_models.data(cell["model"], cell["batch"])
-    model = torch_models.network(cell["model"])
-    ghost = cell["way"] == "ghost"
-    private = PrivacyEngine().make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        criterion=nn.CrossEntropyLoss(),
-        data_loader=DataLoader(TensorDataset(images, labels), batch_size=cell["batch"]),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-        poisson_sampling=False,
-        grad_sample_mode="ghost" if ghost else "hooks",
-    )
-    module, optimizer = private[0], private[1]
-    criterion = private[2] if ghost else nn.CrossEntropyLoss()
-
-    def turn() -> None:
-        optimizer.zero_grad()
-        criterion(module(images), labels).backward()
-        optimizer.step()
-
-    return turn
-
-
 TASKS = {
     "check": check,
     "epsilon": epsilon,
     "calibrate": calibrate,
-    "error": error,
+    "error": calibrate,
     "noise": noise,
-    "step": step,
 }

@@ -1,4 +1,4 @@
-"""opake (JetBrains): privacy loss distributions, sampled ones for correlated noise, noise and steps in PyTorch.
+"""opake (JetBrains): privacy loss distributions, sampled ones for correlated noise, noise in PyTorch.
 
 Its noise multiplier is sigma for bins. For min-separation it divides by the norm of a column of C, which is the same
 only where that norm is 1, so C and sigma are scaled to it here (checked with one round: the Gaussian mechanism).
@@ -19,13 +19,8 @@ import opake.dpftrl.noise as strategies
 import opake.dpsgd.accounting as independent
 import torch
 from opake.api.dpftrl.noise._band_mf import BandMfStrategy
-from opake.dpsgd.clipping import clipped_grad
-from opake.dpsgd.noise import gaussian_noise
 from opake.random import key
 from opake.types import clipped
-from torch.func import functional_call
-
-from benchmarks.workers import torch_models
 
 warnings.simplefilter("ignore")
 
@@ -57,8 +52,6 @@ def _process(cell: dict[str, Any], sigma: float) -> Any:
         norm = math.sqrt(sum(value**2 for value in column))
         given = GivenBands(bands=len(column), values=tuple(value / norm for value in column))
         return correlated.b_min_sep(correlated.mf_gaussian(sigma / norm, given), n_steps=rounds, p0=1 / bins)
-    if cell["batches"] != "bins":
-        return None
     if len(column) == 1:
         strategy = strategies.identity_strategy()
     else:
@@ -85,11 +78,9 @@ def _samples(resolution: float) -> int:
     return int(core.get_discretization(mc_resolution=resolution).resolved_num_mc_samples)
 
 
-def epsilon(cell: dict[str, Any]) -> dict[str, Any] | str:
+def epsilon(cell: dict[str, Any]) -> dict[str, Any]:
     """An upper bound; where samples are needed, as many as its confidence band takes at delta / 2."""
     process = _process(cell, cell["sigma"])
-    if process is None:
-        return "independent noise only"
     resolution = min(1e-5, cell["delta"] / 2)
     sampled = len(cell["coefficients"]) > 1
     needed = _samples(resolution)
@@ -118,10 +109,8 @@ def _calibrated(cell: dict[str, Any], process: Callable[[float], Any]) -> dict[s
     return {"sigma": result.param, "guarantee": _words(result.mc_failure_probability)}
 
 
-def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
+def calibrate(cell: dict[str, Any]) -> dict[str, Any]:
     """To 0.5% in epsilon."""
-    if _process(cell, 1.0) is None:
-        return "independent noise only"
     return _calibrated(cell, lambda sigma: _process(cell, sigma))
 
 
@@ -139,15 +128,13 @@ def _bands(cell: dict[str, Any]) -> dict[str, Any]:
     return answer | {"coefficients": [float(value) for value in column]}
 
 
-def error(cell: dict[str, Any]) -> dict[str, Any] | str:
-    """Its BLT for these participations with bins, BandMF with cyclic Poisson, or DP-SGD with redrawn bins."""
+def error(cell: dict[str, Any]) -> dict[str, Any]:
+    """Its BLT for these participations with bins, BandMF with cyclic Poisson, or DP-SGD."""
     rounds, bins, epochs = cell["rounds"], cell["bins"], cell["epochs"]
     if cell["mechanism"] == "BandMF, cyclic Poisson":
         return _bands(cell)
-    if cell["mechanism"] == "DP-SGD, redrawn bins":
+    if cell["mechanism"].startswith("DP-SGD"):
         return calibrate(cell)
-    if cell["mechanism"] != "BLT, bins":
-        return "not offered"
     strategy = strategies.blt_strategy(max_buffers=4)
     column = strategy.coefficients(n_steps=rounds, min_sep=bins, max_participations=epochs)
     answer = _calibrated(
@@ -157,7 +144,7 @@ def error(cell: dict[str, Any]) -> dict[str, Any] | str:
     return answer | {"coefficients": [float(value) for value in column]}
 
 
-def noise(cell: dict[str, Any]) -> Callable[[], None] | str:
+def noise(cell: dict[str, Any]) -> Callable[[], None]:
     """A round of noise added to a gradient. BLTs are tuned by opake itself, to as many buffers."""
     strategy = {
         "identity": lambda: strategies.identity_strategy(),
@@ -183,33 +170,10 @@ def noise(cell: dict[str, Any]) -> Callable[[], None] | str:
     return turn
 
 
-def step(cell: dict[str, Any]) -> Callable[[], None]:
-    """Clipping, independent noise and SGD by hand, as in its example."""
-    images, labels = torch_models.data(cell["model"], cell["batch"])
-    model = torch_models.network(cell["model"])
-    params = {name: value.detach() for name, value in model.named_parameters()}
-
-    def loss(params: Any, image: Any, label: Any) -> Any:
-        scores = functional_call(model, params, (image.unsqueeze(0),))
-        return torch.nn.functional.cross_entropy(scores, label.unsqueeze(0))
-
-    gradient_of, clip_state = clipped_grad(loss, clipping_norm=1.0, batch_argnums=(1, 2), normalize_by=cell["batch"])
-    add, noise_state = gaussian_noise(noise_multiplier=1.0, key=key(0))
-
-    def turn() -> None:
-        nonlocal params, clip_state, noise_state
-        gradients, clip_state = gradient_of(params, images, labels, state=clip_state)
-        noisy, noise_state = add(gradients, noise_state)
-        params = {name: value - 0.1 * noisy.pytree[name] for name, value in params.items()}
-
-    return turn
-
-
 TASKS = {
     "check": check,
     "epsilon": epsilon,
     "calibrate": calibrate,
     "error": error,
     "noise": noise,
-    "step": step,
 }

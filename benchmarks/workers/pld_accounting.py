@@ -10,13 +10,10 @@ from dp_accounting.pld import privacy_loss_distribution
 
 PACKAGES = ("pld-accounting", "dp-accounting", "numba")
 GUARANTEE = "upper and lower bound"
-ONLY = "independent noise only"
 
 
-def _allocation(cell: dict[str, Any], sigma: float) -> dict[str, Any] | None:
+def _allocation(cell: dict[str, Any], sigma: float) -> dict[str, Any]:
     """Bins drawn once are one allocation with noise sigma / sqrt(E); redrawn bins are E of them."""
-    if len(cell["coefficients"]) > 1 or cell["batches"] not in ("bins", "redrawn bins"):
-        return None
     if cell["batches"] == "bins":
         return {"sigma": sigma / math.sqrt(cell["epochs"]), "num_steps": cell["bins"]}
     return {"sigma": sigma, "num_steps": cell["bins"], "num_epochs": cell["epochs"]}
@@ -37,29 +34,25 @@ def check(cell: dict[str, Any]) -> dict[str, Any]:
     return {"epsilon": upper, "lower": lower}
 
 
-def epsilon(cell: dict[str, Any]) -> dict[str, Any] | str:
+def epsilon(cell: dict[str, Any]) -> dict[str, Any]:
     """Both bounds, at most 0.02 apart; Poisson batches have the upper one only."""
     if cell["batches"] == "Poisson":
         return {"epsilon": _sampled(cell, cell["sigma"]), "guarantee": "upper bound"}
     allocation = _allocation(cell, cell["sigma"])
-    if allocation is None:
-        return ONLY
     upper, lower = peer.gaussian_allocation_epsilon_range(delta=cell["delta"], epsilon_accuracy=0.02, **allocation)
     return {"epsilon": upper, "lower": lower, "guarantee": GUARANTEE}
 
 
-def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
+def calibrate(cell: dict[str, Any]) -> dict[str, Any]:
     """Bisection by us: the package has no calibration."""
     config = peer.AllocationSchemeConfig(loss_discretization=0.01, tail_truncation=0.01 * cell["delta"])
 
     def enough(sigma: float) -> bool:
         if cell["batches"] == "Poisson":
             return _sampled(cell, sigma) <= cell["epsilon"]
-        params = peer.PrivacyParams(delta=cell["delta"], **(_allocation(cell, sigma) or {}))
+        params = peer.PrivacyParams(delta=cell["delta"], **_allocation(cell, sigma))
         return float(peer.gaussian_allocation_epsilon_configurable(params=params, config=config)) <= cell["epsilon"]
 
-    if cell["batches"] != "Poisson" and _allocation(cell, 1.0) is None:
-        return ONLY
     low, high = cell["bracket"]
     while high > 1.002 * low:
         middle = math.sqrt(low * high)
@@ -67,9 +60,4 @@ def calibrate(cell: dict[str, Any]) -> dict[str, Any] | str:
     return {"sigma": high, "guarantee": "upper bound", "note": "bisection by us"}
 
 
-def error(cell: dict[str, Any]) -> dict[str, Any] | str:
-    """DP-SGD with redrawn bins."""
-    return calibrate(cell) if cell["mechanism"] == "DP-SGD, redrawn bins" else "not offered"
-
-
-TASKS = {"check": check, "epsilon": epsilon, "calibrate": calibrate, "error": error}
+TASKS = {"check": check, "epsilon": epsilon, "calibrate": calibrate, "error": calibrate}

@@ -75,15 +75,12 @@ def main() -> None:
     worker = importlib.import_module(f"benchmarks.workers.{sys.argv[1]}")
     limit(cell["budget"])
     wall, processor = time.perf_counter(), used()
-    task = worker.TASKS.get(cell["task"])
-    answer = "not offered" if task is None else task(cell)
+    answer = worker.TASKS[cell["task"]](cell)
     if callable(answer):
         answer = turns(answer, cell["rounds_timed"], cell["budget"])
-    elif isinstance(answer, dict):
+    else:
         answer["seconds"] = round(time.perf_counter() - wall, 2)
         answer["cpu_seconds"] = round(used() - processor, 2)
-    else:
-        answer = {"not_offered": answer}
     answer["peak_gb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
     wanted = {"jax", "torch", "numpy", *worker.PACKAGES}
     versions = {part.name: part.version for part in distributions() if part.name.lower().replace("_", "-") in wanted}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 
 from galton.errors import InvalidArgument
-from galton.noise.forms import FORMS
+from galton.noise.forms import FORMS, Recomputed
 from galton.noise.layout import Tree, layout_of
 from galton.strategies import Strategy
 
 _UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+_MANY_DRAWS = 64
+"""More draws in a round than this are warned of: a banded inverse and a short banded C take fewer."""
 
 
 def chosen_form(form: str, strategy: Strategy, params: Tree) -> str:
@@ -26,7 +29,8 @@ def chosen_form(form: str, strategy: Strategy, params: Tree) -> str:
       params: the model's parameters, for their shapes.
 
     Returns:
-      The name of a form; `buffers`, which take less time, if they fit.
+      The name of a form; `buffers`, which take less time, if they fit. A warning says so if the other form takes very
+      long with this C, as it does for a BLT.
 
     Example:
       >>> from galton import banded_inverse_root
@@ -41,6 +45,14 @@ def chosen_form(form: str, strategy: Strategy, params: Tree) -> str:
         return "buffers"
     if strategy.rows != strategy.rounds:
         raise InvalidArgument("form", form, f"buffers need {needed / 1e6:,.0f} MB, and this C has no other form")
+    dtypes = (np.dtype(dtype) for _, dtype in layout_of(params).groups)
+    draws = Recomputed(strategy).reach(max(dtypes, key=lambda dtype: dtype.itemsize))
+    if draws > _MANY_DRAWS:
+        warnings.warn(
+            f"form = {form!r}: buffers need {needed / 1e6:,.0f} MB, so a round draws up to {draws} vectors of normals "
+            "again; with bisr:W, whose inverse has W bands, it would be W",
+            stacklevel=4,
+        )
     return "recompute"
 
 
