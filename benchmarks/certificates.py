@@ -2,7 +2,11 @@
 
 All in one run, all threads together. Plain sampling and jax-privacy would take minutes to years a cell: their seconds
 are their measured time per sample times the number of samples that the same guarantee takes with values in [0, 1], and
-are marked as extrapolated. `again` as the only argument runs the cells anew that were not proved.
+are marked as extrapolated.
+
+    python benchmarks/certificates.py                      # every cell
+    python benchmarks/certificates.py again                # those that were not proved
+    python benchmarks/certificates.py again "8 bands,1e-10"  # those of this C and delta
 """
 
 from __future__ import annotations
@@ -142,13 +146,13 @@ def main() -> None:
     _write(rows, rate, peer)
 
 
-def again() -> None:
-    """Runs the cells anew that were not proved; keeps all others, and the rates of plain sampling and of the peer."""
+def again(cells: list[str]) -> None:
+    """Runs cells anew, by default those not proved; keeps all others, and the rates of plain sampling and the peer."""
     before = json.loads((RESULTS / "certificates.json").read_text())
     rate, peer = before["plain_samples_per_second"], before["jax_privacy_samples_per_second"]
     rows = []
     for row in before["rows"]:
-        if not row["accepted"]:
+        if f"{row['strategy']},{row['delta']:g}" in cells if cells else not row["accepted"]:
             seconds = row["pld_accounting_seconds"]
             row = measure(row["strategy"], row["epsilon"], row["delta"], rate, peer)
             row["pld_accounting_seconds"] = row["pld_accounting_seconds"] or seconds
@@ -232,4 +236,4 @@ def plot(rows: list[dict[str, Any]]) -> Path:
 
 
 if __name__ == "__main__":
-    again() if sys.argv[1:] == ["again"] else main()
+    again(sys.argv[2:]) if sys.argv[1:2] == ["again"] else main()
