@@ -299,7 +299,7 @@ class ArcTilt:
       power: modes of a tuple, all in one arc, around which points with more are drawn.
       log_tuples: logarithm of the total weight of all tuples.
       log_normaliser: logarithm of the total weight of all states.
-      log_bound: logarithm of a bound on V below the cut, but for -theta b exp(epsilon).
+      log_bound: logarithm of a bound on V below the cut, but for -theta b exp(epsilon) and far modes.
       line: the line that has strata.
     """
 
@@ -330,14 +330,19 @@ class ArcTilt:
     @property
     def _log_above(self) -> float:
         """Logarithm of a bound on V where an arc is above the cut, but for 1 / share."""
-        return self.log_tuples - self.power * self.cut + _MARGIN
+        return self.log_tuples - self.power * self.cut + self._log_beyond + _MARGIN
+
+    @property
+    def _log_beyond(self) -> float:
+        """Bounds by how much less modes attract each other in the chain than by G, as far ones do not at all."""
+        return self.chain.ring.beyond * (float(self.chain.totals[-1]) * self.chain.arcs) ** 2 / 2
 
     def _strength(self, epsilon: float) -> float:
         return self.theta * self.chain.ring.groups * math.exp(min(epsilon, 100.0))
 
     def _log_below(self, epsilon: float) -> float:
         """Logarithm of a bound on V where no arc is above the cut, but for 1 / (1 - share)."""
-        return self.log_bound - self._strength(epsilon)
+        return self.log_bound + self._log_beyond - self._strength(epsilon)
 
     def _averages(self, epsilon: float) -> ArcRange:
         return ArcRange(self._strength(epsilon), self.power, self.line.slope * (1 - 1e-9))
@@ -470,8 +475,7 @@ class _Fit:
         if not math.isfinite(chain.roughly(coefficients)[0]):
             return None
         log_normaliser = chain.futures(coefficients)[2]
-        beyond = chain.ring.beyond * (float(levels[-1]) * chain.arcs) ** 2 / 2
-        log_bound = log_normaliser - 1 - math.log(theta * chain.ring.groups) + beyond + _MARGIN
+        log_bound = log_normaliser - 1 - math.log(theta * chain.ring.groups) + _MARGIN
         power = self._power(cut)
         log_tuples = self._tuples[power]
         return ArcTilt(chain, coefficients, theta, cut, power, log_tuples, log_normaliser, log_bound, self._line)
