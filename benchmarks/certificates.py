@@ -1,8 +1,12 @@
-"""Samples and seconds of a certificate (tau = 1.25): plain sampling, galton, jax-privacy and PLD_accounting in one run.
+"""Samples and processor seconds of a certificate (tau = 1.25): plain sampling, galton, jax-privacy and PLD_accounting.
 
-Plain sampling and jax-privacy would take minutes to years a cell: their seconds are their measured time per sample
-times the number of samples that the same guarantee takes with values in [0, 1], and are marked as extrapolated.
-`again` as the only argument runs the cells anew that were not proved.
+All in one run, all threads together. Plain sampling and jax-privacy would take minutes to years a cell: their seconds
+are their measured time per sample times the number of samples that the same guarantee takes with values in [0, 1], and
+are marked as extrapolated.
+
+    python benchmarks/certificates.py                      # every cell
+    python benchmarks/certificates.py again                # those that were not proved
+    python benchmarks/certificates.py again "8 bands,1e-10"  # those of this C and delta
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +27,12 @@ import numpy as np
 import galton
 from benchmarks.common import RESULTS, duration, markdown, write
 from galton.accounting.certificate import FAILURE_SHARE
-from galton.accounting.solve import walk
+from galton.accounting.quick import quick_multiplier, refined_multiplier
 from galton.bounds import BOUNDS
 from galton.guarantee import Direction
 from galton.sampling import PlainSampler, draws
-from galton.sampling.toolkits import blocks_for, frozen_estimator
 
-BINS, EPOCHS, TAU = 128, 16, 1.25
+BINS, EPOCHS, TAU, SEED = 128, 16, 1.25, 1
 ROUNDS = BINS * EPOCHS
 MOST_SAMPLES = 8_000_000
 STRATEGIES: dict[str, galton.Strategy] = {
@@ -47,17 +49,17 @@ def plain_samples(delta: float) -> int:
 
 
 def plain_rate() -> float:
-    """Plain samples a second at 128 bins, both cores."""
+    """Plain samples a processor second at 128 bins."""
     sampler = PlainSampler(galton.dominating_pair(STRATEGIES["64 bands"], BINS, 2.0), Direction.MIXTURE_FIRST)
     sampler.draw(0, 0)
-    start = time.perf_counter()
+    start = time.process_time()
     for draw in draws(sampler, 2_000_000, 1):
         sampler.values(draw, 1.0)
-    return 2_000_000 / (time.perf_counter() - start)
+    return 2_000_000 / (time.process_time() - start)
 
 
 def jax_privacy_rate() -> float | None:
-    """Samples a second of jax-privacy's balls-in-bins accountant on the 64-band Toeplitz C, best of its batch sizes."""
+    """Samples a processor second of jax-privacy's balls-in-bins accountant, 64-band Toeplitz C, best batch size."""
     try:
         from jax_privacy import batch_selection
         from jax_privacy.experimental.monte_carlo import sample_generation
@@ -68,7 +70,7 @@ def jax_privacy_rate() -> float | None:
     best = 0.0
     for batch in (64, 256):
         for repeat in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             sample_generation.get_privacy_loss_sample(
                 strategy=strategy,
                 noise_multiplier=2.0 * STRATEGIES["64 bands"].sensitivity(BINS),
@@ -77,17 +79,17 @@ def jax_privacy_rate() -> float | None:
                 positive_sample=True,
                 num_samples=batch,
             )
-            best = max(best, batch / (time.perf_counter() - start))
+            best = max(best, batch / (time.process_time() - start))
     return best
 
 
 def pld_accounting_seconds(multiplier: float) -> float | None:
-    """Seconds that PLD_accounting takes for C = I, mixture-first, at a loss grid of 0.01."""
+    """Processor seconds that PLD_accounting takes for C = I, mixture-first, at a loss grid of 0.01."""
     try:
         import PLD_accounting as peer
     except ImportError:
         return None
-    start = time.perf_counter()
+    start = time.process_time()
     peer.gaussian_allocation_directional_pld(
         params=peer.PrivacyParams(sigma=multiplier, num_steps=BINS),
         config=peer.AllocationSchemeConfig(
@@ -96,28 +98,20 @@ def pld_accounting_seconds(multiplier: float) -> float | None:
         direction=peer.Direction.REMOVE,
         bound_type=peer.BoundType.DOMINATES,
     )
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
-def quick_multiplier(pair: galton.Pair, epsilon: float, target: float) -> float:
-    """A multiplier with delta near the target, by the quick estimator alone."""
-    highest = 1 / galton.gaussian_mu(epsilon, target)
-    directions = galton.Adjacency.ADD_OR_REMOVE.directions
-
-    def design(multiplier: float, blocks: int, step: int) -> Callable[[float], float]:
-        designed = pair.at(multiplier)
-        estimators = [frozen_estimator(designed, direction, epsilon, blocks, step) for direction in directions]
-        return lambda other: max(estimator(other, epsilon).delta for estimator in estimators)
-
-    start = galton.multiplier_upper_bound(pair, epsilon, target)
-    return walk(design, target, start, (1e-3 * highest, highest), blocks_for(pair)).value
+def placed_multiplier(pair: galton.Pair, epsilon: float, delta: float) -> float:
+    """The multiplier at which delta is the claim / tau, as `calibrate` would place it, before its check."""
+    target, options = galton.Guarantee(epsilon=epsilon, delta=delta / TAU), galton.Options(seed=SEED)
+    return refined_multiplier(pair, target, quick_multiplier(pair, target, options, SEED), options, SEED)
 
 
 def measure(name: str, epsilon: float, delta: float, rate: float, peer: float | None) -> dict[str, Any]:
     """One row: the certificate, and what others would take."""
     pair = galton.dominating_pair(STRATEGIES[name], BINS)
     plain = plain_samples(delta)
-    multiplier = quick_multiplier(pair, epsilon, delta / TAU)
+    multiplier = placed_multiplier(pair, epsilon, delta)
     start = time.process_time()
     certificate = galton.certify(pair.at(multiplier), epsilon, delta, options=galton.Options(samples=MOST_SAMPLES))
     row = {
@@ -129,7 +123,7 @@ def measure(name: str, epsilon: float, delta: float, rate: float, peer: float | 
         "samples": certificate.samples,
         "seconds": certificate.seconds,
         "cpu_seconds": time.process_time() - start,
-        "range_over_delta": certificate.by_direction[0].range / delta,
+        "range_over_delta": certificate.by_direction[0].range / delta if certificate.samples else None,
         "samplers": [f"{part.sampler} {part.order}" for part in certificate.by_direction],
         "plain_samples": plain,
         "plain_seconds_extrapolated": plain / rate,
@@ -152,13 +146,13 @@ def main() -> None:
     _write(rows, rate, peer)
 
 
-def again() -> None:
-    """Runs the cells anew that were not proved; keeps all others, and the rates of plain sampling and of the peer."""
+def again(cells: list[str]) -> None:
+    """Runs cells anew, by default those not proved; keeps all others, and the rates of plain sampling and the peer."""
     before = json.loads((RESULTS / "certificates.json").read_text())
     rate, peer = before["plain_samples_per_second"], before["jax_privacy_samples_per_second"]
     rows = []
     for row in before["rows"]:
-        if not row["accepted"]:
+        if f"{row['strategy']},{row['delta']:g}" in cells if cells else not row["accepted"]:
             seconds = row["pld_accounting_seconds"]
             row = measure(row["strategy"], row["epsilon"], row["delta"], rate, peer)
             row["pld_accounting_seconds"] = row["pld_accounting_seconds"] or seconds
@@ -196,9 +190,9 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
                 row["strategy"],
                 f"{row['delta']:g}",
                 f"{row['epsilon']:g}",
-                f"{row['range_over_delta']:.3g}",
+                f"{row['range_over_delta']:.3g}" if row["samples"] else "-",
                 f"{row['samples']:,}" if accepted else f"not proved with {row['samples']:,}",
-                f"{row['cpu_seconds']:.1f} CPU" if "cpu_seconds" in row else f"{row['seconds']:.1f}",
+                f"{row['cpu_seconds']:.1f}",
                 f"{row['plain_samples']:.1e}",
                 f"{fewer:,.0f}x" if accepted and row["samples"] else ("no sample needed" if accepted else "-"),
                 duration(row["plain_seconds_extrapolated"]),
@@ -210,7 +204,7 @@ def table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def plot(rows: list[dict[str, Any]]) -> Path:
-    """Seconds of a certificate against epsilon, galton measured and the others extrapolated."""
+    """Processor seconds of a certificate against epsilon, galton measured and the others extrapolated."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -222,9 +216,8 @@ def plot(rows: list[dict[str, Any]]) -> Path:
         for name, marker in zip(STRATEGIES, "osD^", strict=True):
             cells = [row for row in here if row["strategy"] == name]
             proved = [row for row in cells if row["accepted"]]
-            axis.plot(
-                [r["epsilon"] for r in proved], [r["seconds"] for r in proved], marker=marker, label=f"galton, {name}"
-            )
+            xs, ys = ([r[key] for r in proved] for key in ("epsilon", "cpu_seconds"))
+            axis.plot(xs, ys, marker=marker, label=f"galton, {name}")
         cells = [row for row in here if row["strategy"] == "64 bands"]
         xs = [row["epsilon"] for row in cells]
         axis.plot(xs, [r["plain_seconds_extrapolated"] for r in cells], "k--", label="plain sampling (extrapolated)")
@@ -235,7 +228,7 @@ def plot(rows: list[dict[str, Any]]) -> Path:
         axis.set_xticks(xs, [f"{x:g}" for x in xs])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("seconds for a certificate, tau = 1.25")
+    axes[0].set_ylabel("processor seconds for a certificate, tau = 1.25")
     axes[1].legend(fontsize=8, loc="center right")
     path = Path(__file__).parent / "results" / "certificates.png"
     figure.savefig(path, dpi=110)
@@ -243,4 +236,4 @@ def plot(rows: list[dict[str, Any]]) -> Path:
 
 
 if __name__ == "__main__":
-    again() if sys.argv[1:] == ["again"] else main()
+    again(sys.argv[2:]) if sys.argv[1:2] == ["again"] else main()

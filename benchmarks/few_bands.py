@@ -27,7 +27,7 @@ import numpy as np
 import galton
 from benchmarks.common import RESULTS, markdown, write
 from galton.accounting.certificate import FAILURE_SHARE
-from galton.accounting.quick import quick_multiplier
+from galton.accounting.quick import quick_multiplier, refined_multiplier
 from galton.guarantee import Direction
 from galton.sampling import choose_sampler
 from galton.sampling.base import Sampler
@@ -69,7 +69,11 @@ def measure(row: Row, certify: bool) -> Row:
     """Fills in a row."""
     epsilon, delta = row["epsilon"], row["delta"]
     goal = galton.Guarantee(epsilon=epsilon, delta=delta / TAU)
-    row["noise_multiplier"] = quick_multiplier(pair_of(row), goal, galton.Options(seed=SEED), SEED).value
+    options = galton.Options(seed=SEED)
+    start = time.process_time()
+    quick = quick_multiplier(pair_of(row), goal, options, SEED)
+    row["noise_multiplier"] = refined_multiplier(pair_of(row), goal, quick, options, SEED)
+    row["placed_in"] = time.process_time() - start
     pair = pair_of(row)
     for direction in (Direction.MIXTURE_FIRST, Direction.NOISE_FIRST):
         start = time.process_time()

@@ -8,18 +8,21 @@ from functools import cache
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import galton
 from galton.accounting.quick import quick_multiplier, refined_multiplier
 from galton.guarantee import Direction
 from galton.sampling import PlainSampler, choose_sampler
+from galton.sampling.arc_ranges import ArcRange
 from galton.sampling.arced import ArcSampler
 from galton.sampling.arcs import ArcChain, ArcTilt, best_arcs, splits, spread_counts
 from galton.sampling.base import Sampler
+from galton.sampling.bounded import BoundedDraw
 from galton.sampling.chained import ChainedSampler, best_chain
 from galton.sampling.chains import ring
 from galton.sampling.factor import upward_factor
-from galton.sampling.levelled import BoundedDraw
+from galton.sampling.strata import STRATA, even_line
 from tests.marks import SLOW
 
 EPSILON = 1.0
@@ -129,7 +132,8 @@ def test_no_value_exceeds_the_range_before_it_is_clipped(bands: int, bins: int, 
     assert isinstance(draw, BoundedDraw)
     for epsilon in (EPSILON, 1.1, 1.3):
         unclipped = np.exp(draw.most) * -np.expm1(np.minimum(epsilon - sampler.slack.epsilon - draw.loss, 0.0))
-        assert 0 < unclipped.max() <= sampler.value_range(epsilon)
+        assert unclipped.shape == (sampler.layout.size, STRATA)
+        assert 0 < unclipped.mean(axis=1).max() <= sampler.value_range(epsilon)
 
 
 def test_rounding_brackets_the_values() -> None:
@@ -142,7 +146,39 @@ def test_rounding_brackets_the_values() -> None:
     assert high.mean() < 1.01 * low.mean()
 
 
-CELLS = [(3, 1.0, 1.2537, 800.0), (4, 1.0, 1.2926, 800.0), (8, 1.0, 1.4596, 1300.0), (16, 1.0, 1.7795, 4500.0)]
+def test_averages_on_a_line_are_within_the_range() -> None:
+    """Against averages of the two bounds themselves, at random peaks and cuts, one point in every stratum."""
+    strength, power, slope, share, log_below = 24.0, 12, 0.145, 0.4, math.log(1.5)
+    ranges, rng = ArcRange(strength, power, slope), np.random.default_rng(3)
+    edges = norm.ppf(np.arange(STRATA + 1) / STRATA)
+    edges[[0, -1]] = -9.0, 9.0
+    largest = 0.0
+    for peak, cut in rng.uniform(-3.0, 3.0, (2000, 2)):
+        w = rng.uniform(edges[:-1], edges[1:], (200, STRATA))
+        x = np.maximum((1 + strength) * np.exp(slope * (w - peak)) - strength, 0.0)
+        below = 1.5 / (1 - share) * x * np.exp(1 - x)
+        values = np.where(w < cut, below, np.exp(-power * slope * (w - cut)) / share)
+        largest = max(largest, float(values.max(axis=0).mean()))  # each stratum at the largest of its points
+    bound = math.exp(ranges.log_range(0.0, log_below, share))
+    assert largest < bound < 1.1 * largest
+    best = ranges.best_share(0.0, log_below)
+    assert all(
+        ranges.log_range(0.0, log_below, best) < ranges.log_range(0.0, log_below, other) + 0.01
+        for other in (0.5 * best, 0.8 * best, 1.2 * best, 1.5 * best)
+    )
+
+
+def test_all_log_likelihoods_grow_alike_along_the_even_line() -> None:
+    factor = upward_factor(banded(4, 24, 1.1).gram)
+    line = even_line(factor.gram, factor.residual)
+    assert line is not None
+    direction = factor.root.T @ line.weights
+    assert float(direction @ direction) == pytest.approx(1.0, rel=1e-9)  # a unit vector of z
+    assert factor.root @ direction == pytest.approx(np.full(24, line.slope), rel=max(line.uneven, 1e-12))
+    assert even_line(np.ones((5, 5)), 1e-16) is None
+
+
+CELLS = [(3, 1.0, 1.2537, 520.0), (4, 1.0, 1.2926, 500.0), (8, 1.0, 1.4596, 700.0), (16, 1.0, 1.7795, 1900.0)]
 """Bands, epsilon, a multiplier with delta near 1e-10, and R/delta at most."""
 
 

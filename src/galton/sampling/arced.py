@@ -1,4 +1,8 @@
-"""The sampler of a product of polynomials, one an arc of bins, for little memory and tiny delta (math.md, 18.9)."""
+"""The sampler of a product of polynomials, one an arc of bins, for little memory and tiny delta (math.md, 18.9).
+
+All that a sample needs along a line on which all A_k grow alike are the sums of its arcs at one point of it: an average
+over strata of that line costs little more than a single value.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import FloatArray
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
 from galton.sampling.arcs import ArcTilt, Splits, splits
-from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Slack, block_keys, layout, wide_jax
+from galton.sampling.bounded import BoundedDraw, BoundedSampler
 from galton.sampling.factor import factor_of
+from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
 from galton.sampling.kernels import correlated, log_mean_exp
-from galton.sampling.levelled import BoundedDraw
 from galton.sampling.normals import uniforms
-from galton.sampling.slack import loss_slack, norm_bound
-
-_LEAST_SHARE = 0.02
-"""Share of samples of either kind, at least."""
+from galton.sampling.slack import UNIT_ROUNDOFF, loss_slack, norm_bound
+from galton.sampling.strata import FARTHEST_NORMAL, STRATA, EvenLine, stratified_normals
 
 
 class _Ways(NamedTuple):
@@ -49,6 +51,7 @@ class _Tables(NamedTuple):
       gram: G.
       raised: what modes attract each other by, less G.
       root: transposed factor of G.
+      across: what a point is multiplied by to have its coordinate on the line that has strata.
     """
 
     first: jax.Array
@@ -64,16 +67,18 @@ class _Tables(NamedTuple):
     gram: jax.Array
     raised: jax.Array
     root: jax.Array
+    across: jax.Array
 
 
 class _Constants(NamedTuple):
-    """Numbers of the sampler: share of samples around tuples, two log normalisers, and two bounds on G."""
+    """Numbers of the sampler: share of samples around tuples, two log normalisers, two bounds on G, slope and slack."""
 
     share: float
     log_tuples: float
     log_normaliser: float
     self_lag: float
     beyond: float
+    slope: float
     slack: float
 
 
@@ -93,38 +98,40 @@ class _Shape(NamedTuple):
         return self.parts * self.width
 
 
-class ArcSampler(Sampler):
+class ArcSampler(BoundedSampler):
     """Draws points around modes of a chain on the circle, or around a tuple of modes that are all in one arc.
 
     For mixture-first and a banded Gram matrix. Where no arc's sum of X is above the cut, the density of the first kind
     is at least exp(theta * sum of X) up to its normaliser; where one is, the density of the second kind is at least
-    that of the mixture times a power of the sum. The weight is taken by the mixture of both. The samples are valid at
-    every epsilon.
+    that of the mixture times a power of the sum. The weight is taken by both, and a value is the average over strata of
+    the line along which all sums grow alike. The samples are valid at every epsilon.
     """
 
     name: ClassVar[str] = "arcs"
     direction = Direction.MIXTURE_FIRST
+    strata = STRATA
 
     def __init__(self, pair: Pair, tilt: ArcTilt, epsilon: float) -> None:
         factor = factor_of(pair)
         gram, bins, chain = factor.gram, pair.modes, tilt.chain
         self.tilt = tilt
-        self._share = math.exp(tilt.log_above - tilt.log_range(epsilon))
-        self._share = min(max(self._share, _LEAST_SHARE), 1 - _LEAST_SHARE)
+        self._share = tilt.best_share(epsilon)
+        self._ranges: dict[float, float] = {}
         most, largest = chain.totals[-1], float(gram.diagonal().max())
         modes = max(most * chain.arcs, tilt.power + 1)
         reach = (3 * most + tilt.power + 3) * float(gram.max()) + modes * max(chain.ring.beyond, 0.0)
-        rounding = loss_slack(bins, largest, reach, (modes + 2) * factor.residual, "float64")
+        residual = (modes + 2) * factor.residual
+        rounding = loss_slack(bins, largest, reach, residual, "float64", FARTHEST_NORMAL)
         sectors, parts = chain.sector_splits(), chain.part_splits(max(most, tilt.power))
         rows, logs = chain.tuples(tilt.power)
         tuples = splits(np.zeros(logs.size, np.int64), logs, rows)
         stored = (chain.arcs + 1) * (sectors.rounding + chain.parts * parts.rounding) + tuples.rounding
-        self.slack = Slack(rounding.epsilon, rounding.lost + self._choice_error(bins) + stored)
+        lost = rounding.lost + self._choice_error(bins) + stored + 3 * DEPTH_LOST
+        self.slack = Slack(rounding.epsilon + moving_evenly(tilt.line, bins, math.sqrt(largest)), lost)
         self._weight_error = self._rounding() + (modes + 2) ** 2 * factor.residual
         self.layout = layout(bins, most_blocks=4, largest_block=1 << 10)
         self._shape = _Shape(chain.arcs, chain.parts, chain.width, tilt.power, most, self.layout)
         first, futures, _ = chain.futures(tilt.log_coefficients)
-        raised = chain.raised()
         with wide_jax():
             self._tables = _Tables(
                 jnp.asarray(np.cumsum(first)),
@@ -136,14 +143,15 @@ class ArcSampler(Sampler):
                 jnp.asarray(chain.totals, jnp.float64),
                 jnp.asarray(tilt.log_coefficients),
                 jnp.asarray(chain.around),
-                jnp.asarray(raised[: chain.size, : chain.size]),
+                jnp.asarray(chain.raised()[: chain.size, : chain.size]),
                 jnp.asarray(gram),
-                jnp.asarray(raised - gram),
+                jnp.asarray(chain.raised() - gram),
                 jnp.asarray(factor.root.T),
+                jnp.asarray(tilt.line.weights),
             )
 
     def _choice_error(self, bins: int) -> float:
-        """Bounds the distance of the laws of modes, before points and after them, from those that are meant."""
+        """Bounds the distance of the laws of modes from those that are meant."""
         chain, power = self.tilt.chain, self.tilt.power
         exponent = max(float(chain.totals[-1]) ** 2 * 2, float(power) ** 2) * float(chain.part_lags[0]) + 700
         ways = chain.states.shape[0] + chain.log_sector_masses.size + math.comb(power + chain.parts, chain.parts)
@@ -159,18 +167,10 @@ class ArcSampler(Sampler):
         return 16 * (bins + 64) * chain.arcs * size * ROUNDOFF + 1e-10
 
     def _range_at(self, epsilon: float) -> float:
-        chain, power = self.tilt.chain, self.tilt.power
-        steps = 4 * chain.totals[-1] * chain.arcs + 4 * power + 8
-        steps += math.ceil(self.tilt.theta * chain.ring.groups * math.exp(min(epsilon, 100.0)))
-        margin = steps * self.slack.epsilon + chain.arcs * chain.totals[-1] ** 2 * self.slack.epsilon**2
-        below = self.tilt.log_below(epsilon) - math.log1p(-self._share)
-        above = self.tilt.log_above - math.log(self._share)
-        return math.exp(min(max(below, above) + margin + 2 * self._weight_error + 1e-9, 700.0))
-
-    def values(self, draw: Draw, epsilon: float, rounding: int = 0) -> FloatArray:
-        if rounding and isinstance(draw, BoundedDraw):
-            draw = Draw(draw.loss, draw.most if rounding > 0 else draw.least)
-        return super().values(draw, epsilon, rounding)
+        if epsilon not in self._ranges:
+            log_range = self.tilt.log_range(epsilon, self._share) + 2 * self._weight_error + 1e-9
+            self._ranges[epsilon] = math.exp(min(log_range, 700.0))
+        return self._ranges[epsilon]
 
     def draw(self, seed: int, index: int) -> Draw:
         tilt = self.tilt
@@ -180,6 +180,7 @@ class ArcSampler(Sampler):
             tilt.log_normaliser,
             float(tilt.chain.ring.lags[0]),
             tilt.chain.ring.beyond,
+            tilt.line.slope,
             self.slack.epsilon,
         )
         with wide_jax():
@@ -191,6 +192,13 @@ class ArcSampler(Sampler):
         return BoundedDraw(loss, log_weight, log_weight - moved, log_weight + moved)
 
 
+def moving_evenly(line: EvenLine, bins: int, spread: float) -> float:
+    """Bounds what moving a point along the line adds to the error of an A_k (docs/math.md, 18.9)."""
+    unit = UNIT_ROUNDOFF["float64"]
+    coordinate = 2 * line.stretch * (bins + 4) * unit * spread * norm_bound(bins)
+    return 1.01 * line.slope * (coordinate + DEPTH_ERROR + 3 * FARTHEST_NORMAL * line.uneven)
+
+
 def _on_device(ways: Splits) -> _Ways:
     return _Ways(jnp.asarray(ways.ends), jnp.asarray(ways.rows, jnp.float64))
 
@@ -199,55 +207,47 @@ def _on_device(ways: Splits) -> _Ways:
 def _losses(
     keys: jax.Array, tables: _Tables, constants: _Constants, shape: _Shape
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns losses, log weights, and how far these may be off."""
+    """Returns losses, log weights, and how far these may be off, each with one column a stratum."""
     size, bins = shape.layout.block, tables.gram.shape[0]
     diagonal = tables.gram.diagonal()
-    half = diagonal / 2
     log_share, log_rest = jnp.log(constants.share), jnp.log1p(-constants.share)
+    second = shape.arcs * shape.most**2 * constants.slack / 8
 
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        keys = jax.random.split(key, 9)
-        for_kind, for_chain, for_parts, for_bins, for_tuple, for_extra, noise, after, tuple_after = keys
+        for_kind, for_chain, for_parts, for_bins, for_tuple, for_extra, noise, depth = jax.random.split(key, 8)
         around_tuple = uniforms(for_kind, (size,)) <= constants.share
         states = _circle(for_chain, tables, size)
         before = _in_bins(for_bins, tables, _way(for_parts, tables.sectors, states), shape).reshape(size, bins)
         arc, here = _tuple_before(for_tuple, tables, shape)
-        mine = jnp.where(around_tuple[:, None], _on_circle(arc, here, shape), before)
-        field = _product(mine, tables.gram)
-        extra = _softmax_index(uniforms(for_extra, (size, 1)), field)[:, 0]
-        centre = field + jnp.where(around_tuple[:, None], tables.gram[extra], 0.0)
-
-        exponents = correlated(noise, tables.root, size) + centre - half
+        field = _product(jnp.where(around_tuple[:, None], _on_circle(arc, here, shape), before), tables.gram)
+        extra = _softmax_index(uniforms(for_extra, (size,)), field)
+        centre = field + jnp.where(around_tuple[:, None], tables.gram[extra], 0.0) - diagonal / 2
+        raised = jnp.where(
+            around_tuple,
+            _tuple_energy(here, arc, field, tables, constants, shape),
+            _chain_energy(before, tables, constants),
+        )
+        point = correlated(noise, tables.root, size)
+        exponents = point + centre - constants.slope * _product(point, tables.across[:, None])
         loss = log_mean_exp(exponents)
-        in_arcs = exponents.reshape(size, shape.arcs, shape.size)
-        peaks = in_arcs.max(axis=-1)
-        masses = jnp.exp(in_arcs - peaks[..., None])
-        sums = peaks + jnp.log(masses.sum(axis=-1))
-        running = jnp.cumsum(masses, axis=-1)
-        terms = tables.log_coefficients + tables.totals * sums[..., None]
-        tops = terms.max(axis=-1)
-        parts = jnp.exp(terms - tops[..., None])
-        totals = parts.sum(axis=-1)
-        log_product = (tops + jnp.log(totals)).sum(axis=-1)
-        slope = ((parts * tables.totals).sum(axis=-1) / totals).sum(axis=-1)
+        sums = jax.scipy.special.logsumexp(exponents.reshape(size, shape.arcs, shape.size), axis=-1)
+        powers = jax.scipy.special.logsumexp(shape.power * sums, axis=-1) - constants.log_tuples
 
-        modes = jnp.where(around_tuple[:, None], _modes_after(after, tables, parts, running, shape), before)
-        arc_after, here_after = _tuple_after(tuple_after, sums, running, shape)
-        here = jnp.where(around_tuple[:, None], here, here_after)
-        arc = jnp.where(around_tuple, arc, arc_after)
+        def stratum(normals: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+            moved = normals * constants.slope
+            terms = tables.log_coefficients + tables.totals * (sums + moved[:, None])[..., None]
+            tops = terms.max(axis=-1)
+            parts = jnp.exp(terms - tops[..., None])
+            totals = parts.sum(axis=-1)
+            log_product = (tops + jnp.log(totals)).sum(axis=-1)
+            steepness = ((parts * tables.totals).sum(axis=-1) / totals).sum(axis=-1) + shape.power + 2
+            log_chain = log_product - constants.log_normaliser - loss - moved
+            log_weight = -jnp.logaddexp(log_share + powers + shape.power * moved, log_rest + log_chain)
+            return loss + moved, log_weight - raised, (steepness + second) * constants.slack
 
-        doubled = (_product(modes, tables.raised) * modes).sum(axis=-1)
-        raised = (doubled - ((constants.self_lag - diagonal) * modes).sum(axis=-1)) / 2
-        log_chain = log_product + raised - constants.log_normaliser - loss
-        powers = jax.scipy.special.logsumexp(shape.power * sums, axis=-1)
-        log_tuple = powers + _tuple_energy(here, arc, tables, constants, shape) - constants.log_tuples
-        log_weight = -jnp.logaddexp(log_share + log_tuple, log_rest + log_chain)
-        steps = 2 * slope + modes.sum(axis=-1) + 3 * shape.power + 4
-        second = shape.arcs * shape.most**2 * constants.slack / 2
-        return loss, log_weight, (steps + second) * constants.slack
+        return jax.tree.map(jnp.transpose, jax.lax.map(stratum, stratified_normals(depth, size, STRATA)))
 
-    loss, log_weight, moved = jax.lax.map(block, keys)
-    return loss.ravel(), log_weight.ravel(), moved.ravel()
+    return jax.tree.map(lambda array: array.reshape(-1, STRATA), jax.lax.map(block, keys))
 
 
 def _product(left: jax.Array, right: jax.Array) -> jax.Array:
@@ -300,48 +300,26 @@ def _on_circle(arc: jax.Array, here: jax.Array, shape: _Shape) -> jax.Array:
 
 
 def _softmax_index(uniform: jax.Array, logs: jax.Array) -> jax.Array:
-    """Draws indices with probabilities proportional to exp, one for every uniform number of a row."""
+    """Draws an index of every row with probability proportional to exp."""
     running = jnp.cumsum(jnp.exp(logs - logs.max(axis=-1, keepdims=True)), axis=-1)
-    chosen = (running[:, None, :] < (uniform * running[:, -1:])[..., None]).sum(axis=-1)
+    chosen = (running < (uniform * running[:, -1])[:, None]).sum(axis=-1)
     return jnp.minimum(chosen, logs.shape[-1] - 1)
 
 
-def _counted(uniform: jax.Array, kept: jax.Array, running: jax.Array) -> jax.Array:
-    """How many of the uniform numbers that are kept fall to each place, by running sums over the last axis."""
-    reached = uniform[..., None] * running[..., None, -1:] <= running[..., None, :]
-    totals = (reached & kept[..., None]).sum(axis=-2).astype(jnp.float64)
-    return jnp.diff(totals, axis=-1, prepend=0.0)
+def _chain_energy(modes: jax.Array, tables: _Tables, constants: _Constants) -> jax.Array:
+    """The logarithm of the attraction of modes in the chain, less that of their attraction by G."""
+    doubled = (_product(modes, tables.raised) * modes).sum(axis=-1)
+    return (doubled - ((constants.self_lag - tables.gram.diagonal()) * modes).sum(axis=-1)) / 2
 
 
-def _modes_after(key: jax.Array, tables: _Tables, parts: jax.Array, running: jax.Array, shape: _Shape) -> jax.Array:
-    """Draws, given the point, how many modes each arc has, and in which of its bins."""
-    for_total, for_place = jax.random.split(key)
-    size = parts.shape[0]
-    sums = jnp.cumsum(parts, axis=-1)
-    kind = (sums < uniforms(for_total, (size, shape.arcs, 1)) * sums[..., -1:]).sum(axis=-1)
-    total = tables.totals[jnp.minimum(kind, tables.totals.size - 1)]
-    uniform = uniforms(for_place, (size, shape.arcs, shape.most))
-    return _counted(uniform, jnp.arange(shape.most) < total[..., None], running).reshape(size, -1)
-
-
-def _tuple_after(key: jax.Array, sums: jax.Array, running: jax.Array, shape: _Shape) -> tuple[jax.Array, jax.Array]:
-    """Draws, given the point, an arc and how often each of its bins is in the tuple."""
-    for_arc, for_place = jax.random.split(key)
-    size = sums.shape[0]
-    arc = _softmax_index(uniforms(for_arc, (size, 1)), shape.power * sums)[:, 0]
-    mine = running[jnp.arange(size), arc]
-    uniform = uniforms(for_place, (size, shape.power))
-    return arc, _counted(uniform, jnp.ones_like(uniform, bool), mine)
-
-
-def _tuple_energy(here: jax.Array, arc: jax.Array, tables: _Tables, constants: _Constants, shape: _Shape) -> jax.Array:
-    """The logarithm of a tuple's weight in its law, less that of its weight by G."""
-    size = here.shape[0]
+def _tuple_energy(
+    here: jax.Array, arc: jax.Array, field: jax.Array, tables: _Tables, constants: _Constants, shape: _Shape
+) -> jax.Array:
+    """The logarithm of a tuple's weight in its law, less that of its weight by G, whose field is given."""
     modes = _on_circle(arc, here, shape)
-    field = _product(modes, tables.gram)
     doubled = (_product(here, tables.within) * here).sum(axis=-1) - (field * modes).sum(axis=-1)
     doubled -= constants.self_lag * shape.power - (tables.gram.diagonal() * modes).sum(axis=-1)
-    near = _product(here.reshape(size, shape.parts, shape.width).sum(axis=-1), tables.around)
+    near = _product(here.reshape(-1, shape.parts, shape.width).sum(axis=-1), tables.around)
     far = (shape.arcs - 3) * shape.size * jnp.exp(shape.power * constants.beyond)
     total = shape.width * jnp.exp(near).sum(axis=-1) + far
     return doubled / 2 + jnp.log(total / (shape.arcs * shape.size)) - log_mean_exp(field)

@@ -17,8 +17,11 @@ from scipy.optimize import minimize
 from scipy.special import gammaln, logsumexp
 
 from galton.errors import FloatArray
+from galton.sampling.arc_ranges import ArcRange
 from galton.sampling.chains import IntArray, Ring, ring
+from galton.sampling.factor import factor_residual
 from galton.sampling.levels import cheapest_coefficients, shortfall
+from galton.sampling.strata import EvenLine, even_line
 
 _TOTALS = ((1, 2, 3, 6), (1, 2, 3, 7), (1, 2, 3, 8), (1, 2, 3, 5, 9), (1, 2, 4, 7, 12))
 """Numbers of modes in an arc that are tried beside 0: the best coefficients of all others are nearly 0."""
@@ -296,7 +299,8 @@ class ArcTilt:
       power: modes of a tuple, all in one arc, around which points with more are drawn.
       log_tuples: logarithm of the total weight of all tuples.
       log_normaliser: logarithm of the total weight of all states.
-      log_bound: logarithm of a bound on V below the cut, but for -theta b exp(epsilon).
+      log_bound: logarithm of a bound on V below the cut, but for -theta b exp(epsilon) and far modes.
+      line: the line that has strata.
     """
 
     chain: ArcChain
@@ -307,19 +311,41 @@ class ArcTilt:
     log_tuples: float
     log_normaliser: float
     log_bound: float
+    line: EvenLine
+
+    def best_share(self, epsilon: float) -> float:
+        """Returns about the share of samples around tuples for which the range at this epsilon is smallest."""
+        return self._averages(epsilon).best_share(self._log_above, self._log_below(epsilon))
+
+    def log_range(self, epsilon: float, share: float | None = None) -> float:
+        """Returns the logarithm of the range of averages over strata at this epsilon.
+
+        Args:
+          epsilon: where delta is wanted.
+          share: of samples around tuples; the best one if it is omitted.
+        """
+        share = self.best_share(epsilon) if share is None else share
+        return self._averages(epsilon).log_range(self._log_above, self._log_below(epsilon), share)
 
     @property
-    def log_above(self) -> float:
-        """Logarithm of a bound on V where an arc is above the cut."""
-        return self.log_tuples - self.power * self.cut + _MARGIN
+    def _log_above(self) -> float:
+        """Logarithm of a bound on V where an arc is above the cut, but for 1 / share."""
+        return self.log_tuples - self.power * self.cut + self._log_beyond + _MARGIN
 
-    def log_below(self, epsilon: float) -> float:
-        """Returns the logarithm of a bound on V where no arc is above the cut."""
-        return self.log_bound - self.theta * self.chain.ring.groups * math.exp(min(epsilon, 100.0))
+    @property
+    def _log_beyond(self) -> float:
+        """Bounds by how much less modes attract each other in the chain than by G, as far ones do not at all."""
+        return self.chain.ring.beyond * (float(self.chain.totals[-1]) * self.chain.arcs) ** 2 / 2
 
-    def log_range(self, epsilon: float) -> float:
-        """Returns the logarithm of the range of V at this epsilon, if it is the one that the shares are chosen for."""
-        return float(np.logaddexp(self.log_above, self.log_below(epsilon)))
+    def _strength(self, epsilon: float) -> float:
+        return self.theta * self.chain.ring.groups * math.exp(min(epsilon, 100.0))
+
+    def _log_below(self, epsilon: float) -> float:
+        """Logarithm of a bound on V where no arc is above the cut, but for 1 / (1 - share)."""
+        return self.log_bound + self._log_beyond - self._strength(epsilon)
+
+    def _averages(self, epsilon: float) -> ArcRange:
+        return ArcRange(self._strength(epsilon), self.power, self.line.slope * (1 - 1e-9))
 
 
 def best_arcs(gram: FloatArray, epsilon: float, log_worth: float = math.inf) -> ArcTilt | None:
@@ -331,14 +357,15 @@ def best_arcs(gram: FloatArray, epsilon: float, log_worth: float = math.inf) -> 
       log_worth: logarithm of the range that it must be below; where it will not be, the search ends early.
     """
     bins = ring(gram, 1, _FARTHEST)
-    if bins is None:
+    line = None if bins is None else even_line(gram, factor_residual(gram))
+    if bins is None or line is None:
         return None
     above: dict[int, dict[int, float]] = {}
     fits: list[_Fit] = []
     for chain in _chains(bins):
         if chain.width not in above:
             above[chain.width] = log_tuples(chain)
-        fits.append(_Fit(chain, epsilon, above[chain.width]))
+        fits.append(_Fit(chain, epsilon, above[chain.width], line))
     best = min(fits, key=lambda fit: fit.start[0], default=None)
     if best is None or best.start[0] > log_worth + _NEAR:
         return None
@@ -398,8 +425,8 @@ def _number(places: int, totals: tuple[int, ...]) -> int:
 class _Fit:
     """Coefficients for a theta and a cut, and the best of both."""
 
-    def __init__(self, chain: ArcChain, epsilon: float, tuples: dict[int, float]) -> None:
-        self._chain, self._tuples = chain, tuples
+    def __init__(self, chain: ArcChain, epsilon: float, tuples: dict[int, float], line: EvenLine) -> None:
+        self._chain, self._tuples, self._line = chain, tuples, line
         self._mass = chain.ring.groups * math.exp(epsilon)
         self._costs = np.log(np.bincount(chain.kinds, np.exp(chain.log_sector_masses), len(chain.totals)))
 
@@ -436,7 +463,8 @@ class _Fit:
         log_normaliser = self._coefficients(theta, cut)[1]
         below = log_normaliser - 1 - math.log(theta * self._chain.ring.groups) - theta * self._mass
         power = self._power(cut)
-        return float(np.logaddexp(self._tuples[power] - power * cut, below))
+        less_below, less_above = ArcRange(theta * self._mass, power, self._line.slope).log_shapes
+        return float(np.logaddexp(self._tuples[power] - power * cut + less_above, below + less_below))
 
     def _tilt(self, theta: float, cut: float) -> ArcTilt | None:
         """The tilt, its coefficients raised to where they are proved to be large enough; None if too large."""
@@ -447,7 +475,7 @@ class _Fit:
         if not math.isfinite(chain.roughly(coefficients)[0]):
             return None
         log_normaliser = chain.futures(coefficients)[2]
-        beyond = chain.ring.beyond * (float(levels[-1]) * chain.arcs) ** 2 / 2
-        log_bound = log_normaliser - 1 - math.log(theta * chain.ring.groups) + beyond + _MARGIN
+        log_bound = log_normaliser - 1 - math.log(theta * chain.ring.groups) + _MARGIN
         power = self._power(cut)
-        return ArcTilt(chain, coefficients, theta, cut, power, self._tuples[power], log_normaliser, log_bound)
+        log_tuples = self._tuples[power]
+        return ArcTilt(chain, coefficients, theta, cut, power, log_tuples, log_normaliser, log_bound, self._line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -14,28 +13,14 @@ import numpy as np
 from galton.errors import FloatArray
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF, Pair
-from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layout, wide_jax
+from galton.sampling.base import Draw, Layout, Slack, block_keys, layout, wide_jax
+from galton.sampling.bounded import BoundedDraw, BoundedSampler
 from galton.sampling.factor import factor_of
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, SHALLOW_LOST
 from galton.sampling.kernels import correlated, log_mean_exp
 from galton.sampling.levels import LevelTilt, log_exceedances
 from galton.sampling.normals import uniforms
 from galton.sampling.slack import loss_slack, norm_bound
-
-
-@dataclass(frozen=True, eq=False)
-class BoundedDraw(Draw):
-    """Samples whose log weights are known up to bounds of their own: `least` and `most`."""
-
-    least: FloatArray
-    most: FloatArray
-
-    def room(self, slack: float, steepness: int) -> dict[str, float | FloatArray]:
-        apart = np.maximum(slack, self.most - self.least)
-        return {"loss": slack, "log_weight": apart, "least": apart, "most": apart}
-
-    def first(self, size: int) -> BoundedDraw:
-        return BoundedDraw(self.loss[:size], self.log_weight[:size], self.least[:size], self.most[:size])
 
 
 class _Tables(NamedTuple):
@@ -72,7 +57,7 @@ class _Constants(NamedTuple):
     slack: float
 
 
-class LevelledSampler(Sampler):
+class LevelledSampler(BoundedSampler):
     """Draws points around sums of modes by levels from a chain, or points with a mode above a cut.
 
     For mixture-first and a banded Gram matrix. Where no A_k is above the cut, the density of the first kind is at least
@@ -140,11 +125,6 @@ class LevelledSampler(Sampler):
         below = self.tilt.log_below(epsilon) - math.log1p(-self._share)
         above = self.tilt.log_above - math.log(self._share)
         return math.exp(min(max(below, above) + margin + 2 * self._weight_error + 1e-9, 700.0))
-
-    def values(self, draw: Draw, epsilon: float, rounding: int = 0) -> FloatArray:
-        if rounding and isinstance(draw, BoundedDraw):
-            draw = Draw(draw.loss, draw.most if rounding > 0 else draw.least)
-        return super().values(draw, epsilon, rounding)
 
     def draw(self, seed: int, index: int) -> Draw:
         tilt = self.tilt
