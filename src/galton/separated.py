@@ -119,6 +119,11 @@ class SeparatedPair(DominatingPair):
         return mode / self.interval
 
     @cached_property
+    def mean_products(self) -> FloatArray:
+        """(blocks, separation): products of the columns and the average mode."""
+        return self.reach.columns_along(self.mean_mode)
+
+    @cached_property
     def mean_energy(self) -> float:
         """The average of the squared norms of all modes."""
         return float(self.reach.energies.sum()) / self.interval
