@@ -651,7 +651,7 @@ def test_the_ratio_of_redrawn_bins_is_that_of_all_patterns(bands: int, rounds: i
     """Against the mixture over all 64 patterns; with more than bins + 1 bands the ratio is close to it."""
     random, strategy = np.random.default_rng(3), square_root(rounds, bands)
     run = Run(strategy, RedrawnBallsInBins(20, 4, rounds), 4, 0.7)
-    attack = unknown_pattern(run, Whitening(strategy))
+    attack = unknown_pattern(run, Adjacency.ADD_OR_REMOVE, Whitening(strategy))
     scaled = strategy.matrix() / run.sigma
     takes_part = np.zeros((12, 64))
     for epoch, bins in enumerate(np.indices((4, 4, 4)).reshape(3, 64)):

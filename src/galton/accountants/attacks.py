@@ -244,7 +244,9 @@ class Rests:
         rounds, separation, chance = statistics.shape[0], self.gram.shape[1], self._chance
         within = self.gram[: self.gram.shape[0] // 2 + 1]
         half = np.diagonal(within, axis1=1, axis2=2).reshape(-1) / 2
-        logs = np.zeros((rounds + separation, statistics.shape[1]))  # of the sums over what follows, by the first round allowed
+        logs = np.zeros(
+            (rounds + separation, statistics.shape[1])
+        )  # of the sums over what follows, by the first round allowed
         with np.errstate(divide="ignore"):
             take, pass_by = np.log(chance), np.log1p(-chance)
         for turn in range(rounds - 1, -1, -1):

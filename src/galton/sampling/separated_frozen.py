@@ -41,7 +41,6 @@ class FrozenRenewals:
             self._along = jnp.asarray(SeparatedModel(pair).along())
             factors, offsets = attraction(pair.reach, pair.noise_multiplier), offset_blocks(pair, self._order, fields)
             field = field_of(pair, fields) if fields else None
-            design = pair.noise_multiplier if fields else None
             self._blocks = [
                 _draw_tuples(
                     chunk_key(seed, direction, index),
@@ -49,7 +48,7 @@ class FrozenRenewals:
                     self._along,
                     factors,
                     field,
-                    design,
+                    pair.noise_multiplier,
                     offsets,
                     self._order,
                     size,
@@ -72,7 +71,7 @@ def _draw_tuples(
     along: jax.Array,
     factors: Attraction,
     field: Field | None,
-    design: float | None,
+    design: float,
     offsets: jax.Array,
     order: int,
     size: int,
