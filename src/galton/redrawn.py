@@ -197,7 +197,7 @@ def redrawn_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -
 
     Formal guarantee: let every contribution of an example have norm at most 1, and let every example be in one of
     `bins` batches of every epoch, chosen uniformly and independently of its other epochs and of other examples. Then
-    the privacy profile of the run under add-or-remove adjacency is at most that of the pair. It is the exact pair of
+    the privacy profile of the run, under any adjacency, is at most that of the pair. It is the exact pair of
     |C| if C has at most bins + 1 bands, and an upper bound otherwise; with one epoch or one bin it is the pair of bins
     drawn once, which are the same batches then. Rounding only ever raises entries.
 

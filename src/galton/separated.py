@@ -152,7 +152,7 @@ def separated_pair(strategy: Strategy, bins: int, separation: int, noise_multipl
     Formal guarantee: let every contribution of an example have norm at most 1, and let examples be independent of each
     other. After taking part an example rests for separation - 1 rounds, then takes part in each round with probability
     1 / (bins - separation + 1); the process is stationary from the first round on. Then the privacy profile of the run
-    under add-or-remove adjacency is at most that of the pair, which is the exact pair of |C|. Rounding only ever
+    under any adjacency is at most that of the pair, which is the exact pair of |C|. Rounding only ever
     raises entries.
 
     Args:
