@@ -368,7 +368,7 @@ NOT_TYPED: list[tuple[list[str], str]] = [
     ),
     (
         ["--batching", "cyclic-poisson", "--adjacency", "replace"],
-        "--adjacency = 'replace': is not covered by the accountant poisson; take add-or-remove or",
+        "--adjacency = 'replace': is not covered by the accountant cyclic-poisson; take add-or-remove or",
     ),
     (
         ["--batching", "balls-in-bins-redrawn", "--strategy", "tree"],

@@ -385,16 +385,15 @@ def test_no_tuple_that_a_search_tries_beats_the_range_of_replace() -> None:
         best = max(best, log_factors(chosen))
 
     def value(point: FloatArray) -> float:
+        """The negative logarithm."""
         ahead, behind = modes @ point - half, -modes @ point - half
         loss = logsumexp(ahead) - logsumexp(behind)
         statistic = logsumexp(ahead) - math.log(len(modes)) + float(average @ point)
         if loss <= level:
-            return -1e3 - (level - loss)
-        return -order * statistic + math.log(-math.expm1(level - loss))
+            return 1e3 + float(level - loss)
+        return order * float(statistic) - math.log(-math.expm1(level - loss))
 
-    points = [
-        minimize(lambda point: -value(point), modes[index] * 0.7).fun for index in random.integers(len(modes), size=6)
-    ]
+    points = [float(minimize(value, modes[index] * 0.7).fun) for index in random.integers(len(modes), size=6)]
     reached = math.exp(best - min(points))
     model = RedrawnModel(pair)
     one_loss = model.replace_tilt(order).log_bound + math.log(order**order / (1 + order) ** (1 + order))
