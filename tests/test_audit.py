@@ -74,6 +74,13 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plan]:
         "independent": {"strategy": "identity", "options": Options(seed=1)},
         # padded so much that truncation, after which bins depend on each other, is as rare as for a small delta
         "redrawn": {"batching": "balls-in-bins-redrawn", "micro_batch_size": 16, "options": Options(seed=1)},
+        "redrawn, replace": {"batching": "balls-in-bins-redrawn", "epsilon": replaced, "options": Options(seed=1)},
+        "min-separation, replace": {
+            "strategy": "sqrt:4",
+            "batching": "min-separation",
+            "epsilon": replaced,
+            "options": Options(seed=1),
+        },
         "redrawn, long memory": {"strategy": "sqrt", "batching": "balls-in-bins-redrawn", "options": Options(seed=1)},
         "min-separation": {"strategy": "sqrt:4", "batching": "min-separation", "options": Options(seed=1)},
     }
@@ -214,6 +221,7 @@ AUDITED = (
     *("bins", "one bin", "streaming", "replace", "truncated", "known bins", "fixed order"),
     *("tree", "cyclic Poisson", "Poisson", "conditional, independent", "allocation"),
     *("redrawn", "redrawn, streaming", "redrawn, truncated", "redrawn, long memory", "min-separation"),
+    *("redrawn, replace", "min-separation, replace"),
 )
 
 
@@ -651,7 +659,7 @@ def test_the_ratio_of_redrawn_bins_is_that_of_all_patterns(bands: int, rounds: i
     """Against the mixture over all 64 patterns; with more than bins + 1 bands the ratio is close to it."""
     random, strategy = np.random.default_rng(3), square_root(rounds, bands)
     run = Run(strategy, RedrawnBallsInBins(20, 4, rounds), 4, 0.7)
-    attack = unknown_pattern(run, Whitening(strategy))
+    attack = unknown_pattern(run, Adjacency.ADD_OR_REMOVE, Whitening(strategy))
     scaled = strategy.matrix() / run.sigma
     takes_part = np.zeros((12, 64))
     for epoch, bins in enumerate(np.indices((4, 4, 4)).reshape(3, 64)):

@@ -367,12 +367,8 @@ NOT_TYPED: list[tuple[list[str], str]] = [
         "--accountant = 'balls-in-bins': does not cover balls-in-bins-redrawn batches; covered by: redrawn",
     ),
     (
-        ["--batching", "balls-in-bins-redrawn", "--adjacency", "replace"],
-        "--adjacency = 'replace': is not covered by the accountant redrawn; take add-or-remove or",
-    ),
-    (
-        ["--batching", "min-separation", "--adjacency", "replace"],
-        "--adjacency = 'replace': is not covered by the accountant min-separation; take add-or-remove or",
+        ["--batching", "cyclic-poisson", "--adjacency", "replace"],
+        "--adjacency = 'replace': is not covered by the accountant cyclic-poisson; take add-or-remove or",
     ),
     (
         ["--batching", "balls-in-bins-redrawn", "--strategy", "tree"],
@@ -392,10 +388,6 @@ REDRAWN: list[tuple[str, list[str], str]] = [
         (command, ["--merge", "2"], "--merge = 2: is for bins that are drawn once, not redrawn")
         for command in ANALYSING
     ),
-    *(
-        (command, ["--adjacency", "replace"], "--adjacency = 'replace': is not covered for bins redrawn in every epoch")
-        for command in ("delta", "epsilon", "profile", "calibrate", "certify", "optimize")
-    ),
     ("delta", ["--sampler", "maximum"], "--sampler = 'maximum': must be auto, plain or tilted"),
     ("optimize", ["--estimator", "mixture"], "--estimator = 'mixture': must be one of tilted"),
 ]
@@ -406,13 +398,6 @@ def test_what_redrawn_bins_do_not_allow_is_named(
     command: str, words: list[str], message: str, places: dict[str, str]
 ) -> None:
     check_refused([*COMMANDS[command], "--participation", "redrawn", *words], message, places)
-
-
-@pytest.mark.parametrize("command", ANALYSING)
-def test_replace_is_refused_for_min_separation(command: str, places: dict[str, str]) -> None:
-    message = "--adjacency = 'replace': is not covered for min-separation batches: no way to sample it is proved"
-    words = ["--participation", "min-separation:4", "--adjacency", "replace"]
-    check_refused([command, "sqrt:4", *COMMANDS[command][2:], *words], message, places)
 
 
 @pytest.mark.parametrize(("words", "message"), POSITIONAL, ids=lambda value: " ".join(value)[:30])

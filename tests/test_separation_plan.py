@@ -23,7 +23,7 @@ from galton.batching import BallsInBins, Batch, MinSeparation, Poisson
 from galton.batching.overflow import truncation
 from galton.errors import InvalidArgument
 from galton.gaussian import gaussian_delta
-from galton.guarantee import Guarantee
+from galton.guarantee import Adjacency, Guarantee
 from galton.plan import Plan, load_plan, make_plan, save_plan, verify_plan
 from galton.report import write_report
 from galton.strategies import square_root
@@ -172,7 +172,7 @@ def test_planted_bugs_are_caught(base: Plan, planted: type[Planted], caught: set
 def test_the_ratio_of_an_attack_is_that_of_all_patterns(bands: int, rounds: int) -> None:
     bins, strategy = 5, square_root(rounds, bands)
     run = Run(strategy, MinSeparation(20, 4, bands, rounds), bins, 0.7)
-    attack = unknown_rests(run, Whitening(strategy))
+    attack = unknown_rests(run, Adjacency.ADD_OR_REMOVE, Whitening(strategy))
     modes, weights = written_out(strategy, bins, bands)
     modes, random = modes / 0.7, np.random.default_rng(3)
     points = random.standard_normal((rounds, 50)) + modes[random.choice(weights.size, 50, p=weights)].T

@@ -72,8 +72,12 @@ class Reach:
     @cached_property
     def tail_products(self) -> FloatArray:
         """(epochs, bins): products of the columns and the tail."""
-        products = np.einsum("ekj,ek->ej", self.own, self.tail)
-        products[:-1] += np.einsum("ekj,ek->ej", self.following, self.tail[1:])
+        return self.columns_along(self.tail)
+
+    def columns_along(self, point: FloatArray) -> FloatArray:
+        """Returns the products of all columns and a point, both (epochs, bins); the tail aside."""
+        products = np.einsum("ekj,ek->ej", self.own, point)
+        products[:-1] += np.einsum("ekj,ek->ej", self.following, point[1:])
         return products
 
     @cached_property
@@ -106,12 +110,20 @@ class Reach:
         return mode
 
     @cached_property
+    def mean_products(self) -> FloatArray:
+        """(epochs, bins): products of the columns and the average mode."""
+        return self.columns_along(self.mean_mode)
+
+    @cached_property
+    def tail_along_mean(self) -> float:
+        """Product of the tail and the average mode."""
+        return float((self.tail * self.mean_mode).sum())
+
+    @cached_property
     def least_along_mean(self) -> float:
         """The smallest component of a mode along the average mode, rounded down."""
         mean = self.mean_mode
-        products = np.einsum("ekj,ek->ej", self.own, mean)
-        products[:-1] += np.einsum("ekj,ek->ej", self.following, mean[1:])
-        least = products.min(axis=1).sum() + float((self.tail * mean).sum())
+        least = self.mean_products.min(axis=1).sum() + self.tail_along_mean
         return float(least) / float(np.linalg.norm(mean)) * (1 - 1e-9)
 
     @cached_property
@@ -185,7 +197,7 @@ def redrawn_pair(strategy: Strategy, bins: int, noise_multiplier: float = 1.0) -
 
     Formal guarantee: let every contribution of an example have norm at most 1, and let every example be in one of
     `bins` batches of every epoch, chosen uniformly and independently of its other epochs and of other examples. Then
-    the privacy profile of the run under add-or-remove adjacency is at most that of the pair. It is the exact pair of
+    the privacy profile of the run, under any adjacency, is at most that of the pair. It is the exact pair of
     |C| if C has at most bins + 1 bands, and an upper bound otherwise; with one epoch or one bin it is the pair of bins
     drawn once, which are the same batches then. Rounding only ever raises entries.
 

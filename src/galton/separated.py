@@ -119,6 +119,11 @@ class SeparatedPair(DominatingPair):
         return mode / self.interval
 
     @cached_property
+    def mean_products(self) -> FloatArray:
+        """(blocks, separation): products of the columns and the average mode."""
+        return self.reach.columns_along(self.mean_mode)
+
+    @cached_property
     def mean_energy(self) -> float:
         """The average of the squared norms of all modes."""
         return float(self.reach.energies.sum()) / self.interval
@@ -147,7 +152,7 @@ def separated_pair(strategy: Strategy, bins: int, separation: int, noise_multipl
     Formal guarantee: let every contribution of an example have norm at most 1, and let examples be independent of each
     other. After taking part an example rests for separation - 1 rounds, then takes part in each round with probability
     1 / (bins - separation + 1); the process is stationary from the first round on. Then the privacy profile of the run
-    under add-or-remove adjacency is at most that of the pair, which is the exact pair of |C|. Rounding only ever
+    under any adjacency is at most that of the pair, which is the exact pair of |C|. Rounding only ever
     raises entries.
 
     Args:

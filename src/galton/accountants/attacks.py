@@ -169,10 +169,17 @@ class Patterns:
     matrix: Any
     gram: FloatArray
     further: FloatArray
-    mirrored: bool = False
-    silent: bool = True
+    mirrored: bool
+
+    @property
+    def silent(self) -> bool:
+        return not self.mirrored
 
     def ratio(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> FloatArray:
+        ratio = self._log_mean(statistics, own)
+        return ratio - self._log_mean(-statistics, own) if self.mirrored else ratio
+
+    def _log_mean(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> FloatArray:
         within, between = np.split(self.gram, [self.gram.shape[0] // 2 + 1])
         epochs, bins, _ = within.shape
         fields = np.zeros((epochs * bins, own.size))
@@ -199,7 +206,8 @@ class Patterns:
         np.put_along_axis(takes_part, turns, 1.0, axis=0)
         shift = self.matrix @ takes_part[:rounds]
         noise = random.standard_normal((2, *shift.shape))
-        return self.ratio(self.matrix.T @ (noise[0] + shift), own), self.ratio(self.matrix.T @ noise[1], own)
+        without = noise[1] - shift if self.mirrored else noise[1]
+        return self.ratio(self.matrix.T @ (noise[0] + shift), own), self.ratio(self.matrix.T @ without, own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,18 +226,27 @@ class Rests:
     matrix: Any
     gram: FloatArray
     interval: float
-    mirrored: bool = False
-    silent: bool = True
+    mirrored: bool
+
+    @property
+    def silent(self) -> bool:
+        return not self.mirrored
 
     @property
     def _chance(self) -> float:
         return min(1.0, 1 / (self.interval - self.gram.shape[1] + 1))
 
     def ratio(self, statistics: NDArray[Any], own: NDArray[np.int64]) -> FloatArray:
+        ratio = self._log_mean(statistics)
+        return ratio - self._log_mean(-statistics) if self.mirrored else ratio
+
+    def _log_mean(self, statistics: NDArray[Any]) -> FloatArray:
         rounds, separation, chance = statistics.shape[0], self.gram.shape[1], self._chance
         within = self.gram[: self.gram.shape[0] // 2 + 1]
         half = np.diagonal(within, axis1=1, axis2=2).reshape(-1) / 2
-        logs = np.zeros((rounds + separation, own.size))  # of the sums over what follows, by the first round allowed
+        logs = np.zeros(
+            (rounds + separation, statistics.shape[1])
+        )  # of the sums over what follows, by the first round allowed
         with np.errstate(divide="ignore"):
             take, pass_by = np.log(chance), np.log1p(-chance)
         for turn in range(rounds - 1, -1, -1):
@@ -253,7 +270,8 @@ class Rests:
             resting = np.where(takes_part[turn] > 0, separation - 1, np.maximum(resting - 1, 0))
         shift = self.matrix @ takes_part
         noise = random.standard_normal((2, *shift.shape))
-        return self.ratio(self.matrix.T @ (noise[0] + shift), own), self.ratio(self.matrix.T @ noise[1], own)
+        without = noise[1] - shift if self.mirrored else noise[1]
+        return self.ratio(self.matrix.T @ (noise[0] + shift), own), self.ratio(self.matrix.T @ without, own)
 
 
 def unknown_bin(run: Run, adjacency: Adjacency, whitening: Whitening) -> Bins:
@@ -280,7 +298,7 @@ def unknown_coins(run: Run, whitening: Whitening) -> Coins:
     return Coins(square.astype(np.float32).tocsr(), square.diagonal(), groups, run.scheme.sampling_probability)
 
 
-def unknown_pattern(run: Run, whitening: Whitening) -> Patterns:
+def unknown_pattern(run: Run, adjacency: Adjacency, whitening: Whitening) -> Patterns:
     """Returns the attack of an observer who knows no bin of any epoch."""
     matrix = _sparse(run, whitening)
     square = (matrix.T @ matrix).tocsr()
@@ -290,15 +308,15 @@ def unknown_pattern(run: Run, whitening: Whitening) -> Patterns:
     epoch = np.repeat(np.arange(epochs), bins)
     averages = square @ (epoch[:, None] == np.arange(epochs)) / bins
     further = np.where(np.abs(epoch[:, None] - np.arange(epochs)) > 1, averages, 0.0).sum(axis=1, keepdims=True)
-    return Patterns(weights, matrix, blocks, further)
+    return Patterns(weights, matrix, blocks, further, mirrored=adjacency.sides > 1)
 
 
-def unknown_rests(run: Run, whitening: Whitening) -> Rests:
+def unknown_rests(run: Run, adjacency: Adjacency, whitening: Whitening) -> Rests:
     """Returns the attack of an observer who knows no round; C must have as many bands as the separation."""
     matrix = _sparse(run, whitening)
     square = (matrix.T @ matrix).tocsr()
     weights = square.astype(np.float32)
-    return Rests(weights, matrix, _blocks(square, run.strategy.bands), run.bins)
+    return Rests(weights, matrix, _blocks(square, run.strategy.bands), run.bins, mirrored=adjacency.sides > 1)
 
 
 def _blocks(square: Any, width: int) -> FloatArray:

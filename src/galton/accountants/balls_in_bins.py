@@ -11,7 +11,7 @@ from galton.accountants.setting import Run
 from galton.accountants.statement import Standing, Statement
 from galton.accounting.certificate import FAILURE_SHARE
 from galton.errors import FloatArray
-from galton.guarantee import Adjacency, Direction
+from galton.guarantee import Adjacency
 from galton.many_bins import pair_of_bins
 from galton.pair import DominatingPair, Pair, dominating_pair
 from galton.strategies import Strategy
@@ -25,7 +25,6 @@ class BallsInBins(MonteCarlo):
     participation: ClassVar[str] = Pair.participation
     default_strategy: ClassVar[str] = "blt:4+scale"
     typical_bands: ClassVar[int] = 16
-    bounded: ClassVar[frozenset[Direction]] = frozenset(Direction)
     compared: ClassVar[Compared] = Compared(
         batches="balls-in-bins batches",
         kinds=("dpsgd", "bandmf", "banded", "memf", "tree", "cgd", "bisr", "bifr", "bandinv"),

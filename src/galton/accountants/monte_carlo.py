@@ -39,7 +39,7 @@ from galton.accounting.options import derived_seed
 from galton.accounting.quick import quick_multiplier
 from galton.batching.laws import Law
 from galton.errors import GaltonError
-from galton.guarantee import Adjacency, Guarantee
+from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.optimization import optimize
 from galton.pair import DominatingPair
 from galton.sampling.toolkits import blocks_for, toolkit_for
@@ -68,6 +68,7 @@ class MonteCarlo(Accountant):
     """
 
     participation: ClassVar[str]
+    bounded: ClassVar[frozenset[Direction]] = frozenset(Direction)
 
     @abstractmethod
     def _pair(self, strategy: Strategy, bins: int) -> DominatingPair:

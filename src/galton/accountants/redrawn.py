@@ -65,4 +65,4 @@ class RedrawnBins(MonteCarlo):
     def attack(self, run: Run, adjacency: Adjacency, whitening: Whitening) -> Attack:
         if run.strategy.rounds > MOST_LONG_ROUNDS and run.strategy.bands > self.most_bands(run.bins):
             raise self.no_attack(run)
-        return unknown_pattern(run, whitening)
+        return unknown_pattern(run, adjacency, whitening)

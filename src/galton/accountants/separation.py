@@ -76,4 +76,4 @@ class MinSeparation(MonteCarlo):
         return np.concatenate((reach.gram, reach.overlap)) / run.noise_multiplier**2
 
     def attack(self, run: Run, adjacency: Adjacency, whitening: Whitening) -> Attack:
-        return unknown_rests(run, whitening)
+        return unknown_rests(run, adjacency, whitening)

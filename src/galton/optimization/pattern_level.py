@@ -19,12 +19,13 @@ from galton.sampling.pattern_samplers import component
 from galton.sampling.patterns import log_mean_pattern, to_columns, to_rows
 from galton.sampling.redrawn import (
     Attraction,
+    Field,
     RedrawnModel,
     attraction,
     draw_attracted,
+    field_of,
     kept_patterns,
     mean_half_space,
-    refuse_replace,
     tuple_energy,
     usual_order,
 )
@@ -50,8 +51,8 @@ def reach_of(statistic: FloatArray) -> Reach:
 class PatternLevel(NoiseLevel):
     """The statistic is C in blocks of an epoch.
 
-    Mixture-first draws tuples of patterns by the tilted sampler, noise-first shifts noise against the average mode;
-    both are designed for the given C and noise, and then frozen.
+    Mixture-first and replace draw tuples of patterns by the tilted sampler, noise-first shifts noise against the
+    average mode; all are designed for the given C and noise, and then frozen.
 
     Args:
       statistic: C at the design, at noise of standard deviation 1.
@@ -96,7 +97,6 @@ def log_delta_alone(frozen: Frozen, scaled: FloatArray, constants: Any, epsilon:
 
 
 def _freeze(pair: RedrawnPair, direction: Direction, epsilon: float, samples: int, seed: int) -> Frozen:
-    refuse_replace(direction)
     shape = (pair.epochs, pair.bins)
     size = min(samples, max(32, 1 << ((BLOCK_NORMALS // math.prod(shape)).bit_length() - 1)))
     count = -(-samples // size)
@@ -107,15 +107,19 @@ def _freeze(pair: RedrawnPair, direction: Direction, epsilon: float, samples: in
         along = jnp.asarray(space.along)
         blocks = [shifted_noise(key, along, shift, size) for key in keys]
         return Frozen(direction, _noise_first_values, along.astype(_REAL), blocks, size * count)
-    order, along = usual_order(pair, epsilon), jnp.asarray(RedrawnModel(pair).along())
+    order, along = usual_order(pair, epsilon, direction), jnp.asarray(RedrawnModel(pair).along())
     factors, reach = attraction(pair.reach, 1.0), pair.reach
+    field = field_of(reach, 1.0, order) if direction is Direction.REPLACE else None
     energies = jnp.asarray(reach.energies + 2 * reach.tail_products)
     unit = (jnp.asarray(reach.own), jnp.asarray(reach.following), jnp.asarray(reach.tail))
     tuples = [
-        _tuples(key, factors, energies, jnp.asarray(reach.overlap), unit, along, order, kept_patterns(order), size)
+        _tuples(
+            key, factors, field, energies, jnp.asarray(reach.overlap), unit, along, order, kept_patterns(order), size
+        )
         for key in keys
     ]
-    return Frozen(direction, _mixture_first_values, (order, along.astype(_REAL)), tuples, size * count)
+    kernel = _mixture_first_values if field is None else _replace_values
+    return Frozen(direction, kernel, (order, along.astype(_REAL)), tuples, size * count)
 
 
 @partial(jax.jit, static_argnames=("size",))
@@ -138,6 +142,7 @@ def stratified_noise(key: jax.Array, along: jax.Array, size: int) -> tuple[jax.A
 def _tuples(
     key: jax.Array,
     factors: Attraction,
+    field: Field | None,
     energies: jax.Array,
     overlap: jax.Array,
     unit: tuple[jax.Array, ...],
@@ -149,8 +154,10 @@ def _tuples(
     """Noise and moves, counts and patterns of tuples, and the part of their log weight that does not depend on C."""
     which, noise = jax.random.split(key)
     own, following, tail = unit
-    counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
+    counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept, field=field)
     shift = to_rows(counts, own, following) + (1 + order) * tail[:, None]
+    if field is not None:
+        shift = shift + field.shift[:, None]
     energy = tuple_energy(shift, patterns, order, energies, overlap, jnp.square(tail).sum())
     return *stratified_noise(noise, along, size), counts.astype(_REAL), patterns, log_weight - energy
 
@@ -178,16 +185,19 @@ def _parts(matrices: jax.Array) -> tuple[jax.Array, ...]:
     return own, following, tail, energies, overlap, products
 
 
-def _losses(points: jax.Array, moves: jax.Array, along: jax.Array, parts: tuple[jax.Array, ...]) -> jax.Array:
-    """L at points moved along a unit vector by every row of moves."""
+def _losses(
+    points: jax.Array, moves: jax.Array, along: jax.Array, parts: tuple[jax.Array, ...], side: int = 1
+) -> jax.Array:
+    """L at points moved along a unit vector by every row of moves, or (side = -1) at those across the origin."""
     own, following, tail, energies, overlap, products = parts
-    fields = to_columns(points, own, following) - (energies / 2 + products)[:, None]
-    shared = jnp.einsum("enk,ek->n", points, tail) - jnp.square(tail).sum() / 2
+    columns, offsets = to_columns(points, own, following), (energies / 2 + products)[:, None]
+    shared, half = jnp.einsum("enk,ek->n", points, tail), jnp.square(tail).sum() / 2
     image, gain = to_columns(along[:, None], own, following), (along * tail).sum()
     repulsion = jnp.exp(-overlap)
 
     def stratum(move: jax.Array) -> jax.Array:
-        return log_mean_pattern(fields + move[:, None] * image, repulsion) + shared + move * gain
+        fields = side * (columns + move[:, None] * image) - offsets
+        return log_mean_pattern(fields, repulsion) + side * (shared + move * gain) - half
 
     return jax.lax.map(stratum, moves).astype(jnp.float64)
 
@@ -207,3 +217,18 @@ def _noise_first_values(matrices: jax.Array, along: Any, block: Any, epsilon: fl
     normals, moves, log_weight = block
     loss = _losses(normals, moves, along, _parts(matrices))
     return (jnp.exp(log_weight) * -jnp.expm1(jnp.minimum(epsilon + loss, 0.0))).mean(axis=0)
+
+
+def _replace_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
+    (order, along), (normals, moves, counts, patterns, log_weight) = constants, block
+    parts = _parts(matrices)
+    own, following, tail, energies, overlap, products = parts
+    mean = (own.mean(axis=2) + tail).at[1:].add(following.mean(axis=2))
+    shift = to_rows(counts, own, following) + (1 + order) * tail[:, None] + order * mean[:, None]
+    energy = tuple_energy(shift, patterns, order, energies + 2 * products, overlap, jnp.square(tail).sum())
+    points = normals + shift
+    level = _losses(points, moves, along, parts)
+    loss = level - _losses(points, moves, along, parts, side=-1)
+    statistic = level + jnp.einsum("enk,ek->n", points, mean) + moves * (along * mean).sum()
+    weight = jnp.exp(log_weight + energy - order * statistic)
+    return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)

@@ -25,9 +25,11 @@ from galton.sampling.patterns import to_columns, to_rows
 from galton.sampling.renewal import Renewal, log_mean_renewal, renewal
 from galton.sampling.separated import (
     Attraction,
+    Field,
     SeparatedModel,
     attraction,
     draw_attracted,
+    field_of,
     offset_blocks,
     usual_order,
 )
@@ -67,7 +69,6 @@ class SeparatedLevel(NoiseLevel):
 
 def _freeze(pair: SeparatedPair, direction: Direction, epsilon: float, samples: int, seed: int) -> Frozen:
     model = SeparatedModel(pair)
-    model.refuse(direction)
     along = jnp.asarray(model.along())
     size = min(samples, max(32, 1 << ((BLOCK_NORMALS // math.prod(model.shape)).bit_length() - 1)))
     count = -(-samples // size)
@@ -77,17 +78,21 @@ def _freeze(pair: SeparatedPair, direction: Direction, epsilon: float, samples: 
         shift = max(0.0, -space.usual_depth)
         noise = [shifted_noise(key, along, shift, size) for key in keys]
         return Frozen(direction, _noise_first_values, (0, along.astype(_REAL)), noise, size * count)
-    order, factors, prior = usual_order(pair, epsilon), attraction(pair.reach, 1.0), renewal(pair)
+    order, factors, prior = usual_order(pair, epsilon, direction), attraction(pair.reach, 1.0), renewal(pair)
+    fields = order if direction is Direction.REPLACE else 0
+    field = field_of(pair, fields) if fields else None
     unit = (jnp.asarray(pair.reach.own), jnp.asarray(pair.reach.following), jnp.asarray(pair.reach.energies))
-    offsets = offset_blocks(pair, order)
-    tuples = [_tuples(key, factors, prior, offsets, unit, along, order, size) for key in keys]
-    return Frozen(direction, _mixture_first_values, (order, along.astype(_REAL)), tuples, size * count)
+    offsets = offset_blocks(pair, order, fields)
+    tuples = [_tuples(key, factors, field, prior, offsets, unit, along, order, size) for key in keys]
+    kernel = partial(_replace_values, interval=pair.interval) if fields else _mixture_first_values
+    return Frozen(direction, kernel, (order, along.astype(_REAL)), tuples, size * count)
 
 
 @partial(jax.jit, static_argnames=("size",))
 def _tuples(
     key: jax.Array,
     factors: Attraction,
+    field: Field | None,
     prior: Renewal,
     offsets: jax.Array,
     unit: tuple[jax.Array, ...],
@@ -97,9 +102,10 @@ def _tuples(
 ) -> tuple[jax.Array, ...]:
     """Noise, moves and counts of tuples, and the part of their log weight that does not depend on C."""
     which, noise = jax.random.split(key)
-    counts, log_weight = draw_attracted(which, factors, prior, offsets, order, size)
+    counts, log_weight = draw_attracted(which, factors, prior, offsets, order, size, field)
     own, following, energies = unit
-    energy = _attraction(to_rows(counts, own, following), counts, energies)
+    shift = to_rows(counts, own, following)
+    energy = _attraction(shift if field is None else shift + field.shift[:, None], counts, energies)
     return *stratified_noise(noise, along, size), counts.astype(_REAL), log_weight - energy
 
 
@@ -116,15 +122,18 @@ def _parts(matrices: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _losses(
-    points: jax.Array, moves: jax.Array, along: jax.Array, parts: tuple[jax.Array, ...], prior: Renewal
+    points: jax.Array,
+    moves: jax.Array,
+    along: jax.Array,
+    parts: tuple[jax.Array, ...],
+    prior: Renewal,
+    side: int = 1,
 ) -> jax.Array:
-    """L at points moved along a unit vector by every row of moves."""
+    """L at points moved along a unit vector by every row of moves, or (side = -1) at those across the origin."""
     own, following, energies = parts
-    fields, image = (
-        to_columns(points, own, following) - energies[:, None] / 2,
-        to_columns(along[:, None], own, following),
-    )
-    losses = jax.lax.map(lambda move: log_mean_renewal(fields + move[:, None] * image, prior), moves)
+    columns, image = to_columns(points, own, following), to_columns(along[:, None], own, following)
+    halves = energies[:, None] / 2
+    losses = jax.lax.map(lambda move: log_mean_renewal(side * (columns + move[:, None] * image) - halves, prior), moves)
     return losses.astype(jnp.float64)
 
 
@@ -134,6 +143,19 @@ def _mixture_first_values(matrices: jax.Array, constants: Any, block: Any, epsil
     shift = to_rows(counts, own, following)
     loss = _losses(normals + shift, moves, along, parts, prior)
     weight = jnp.exp(log_weight + _attraction(shift, counts, energies) - order * loss)
+    return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)
+
+
+def _replace_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float, interval: int) -> jax.Array:
+    ((order, along), prior), (normals, moves, counts, log_weight) = constants, block
+    parts = own, following, energies = _parts(matrices)
+    mean = own.sum(axis=2).at[1:].add(following.sum(axis=2)) / interval
+    shift = to_rows(counts, own, following) + order * mean[:, None]
+    points = normals + shift
+    level = _losses(points, moves, along, parts, prior)
+    loss = level - _losses(points, moves, along, parts, prior, side=-1)
+    statistic = level + jnp.einsum("enk,ek->n", points, mean) + moves * (along * mean).sum()
+    weight = jnp.exp(log_weight + _attraction(shift, counts, energies) - order * statistic)
     return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from galton.errors import FloatArray
 from galton.redrawn import Reach
-from galton.sampling.chords import Chords
+from galton.sampling.chords import Chords, Rays
 
 _LARGEST = 500.0
 """Where l times an entry of the Gram matrix exceeds this, sums would underflow, and no bound is given."""
@@ -68,6 +68,11 @@ class PatternBound(Chords):
         return np.array([self.largest(float(point)) for point in points])
 
     @cached_property
+    def in_field(self) -> Rays:
+        """Bounds on the same where s' is attracted by the average mode, too: by (share * l, l) in the place of l."""
+        return Rays(lambda share, points: np.array([self.largest(share * float(at), float(at)) for at in points]))
+
+    @cached_property
     def _largest_entry(self) -> float:
         reach = self.reach
         return float(max(reach.energies.max() + reach.tail_products.max(), reach.tail_energy, 1e-300))
@@ -85,8 +90,11 @@ class PatternBound(Chords):
         touching = np.flatnonzero(self.reach.overlap.any(axis=(0, 1)))
         return boundary_groups(self.reach.bins, int(touching[-1]) + 1 if touching.size else 0)
 
-    def _log_means(self, strength: float, epoch: int) -> FloatArray:
-        """log E exp(strength * products) in one epoch, by groups of the bins before and after, and its own bin."""
+    def _log_means(self, strength: float, epoch: int, field: float = 0.0) -> FloatArray:
+        """log E exp(strength * products) in one epoch, by groups of the bins before and after, and its own bin.
+
+        The bins of s' are attracted by the average mode, too, `field` times.
+        """
         reach = self.reach
         left = right = np.ones((1, reach.bins))
         if epoch:
@@ -95,6 +103,8 @@ class PatternBound(Chords):
             right = np.exp(strength * _group_maxima(reach.overlap[epoch].T, self._after))
         own = np.exp(strength * (reach.gram[epoch] + reach.tail_products[epoch]))
         outer = (left[:, None] * right[None]).reshape(-1, reach.bins)
+        if field:
+            outer = outer * np.exp(field * reach.mean_products[epoch])
         with np.errstate(over="ignore"):  # infinity is a bound
             means = (outer @ own.T).reshape(left.shape[0], right.shape[0], reach.bins) / reach.bins
         return np.log(means)
@@ -107,37 +117,41 @@ class PatternBound(Chords):
             best = _group_maxima((earlier[:, :, None] + term.transpose(2, 0, 1)).max(axis=1), self._before)
         return float(best.max())
 
-    def largest(self, strength: float) -> float:
+    def largest(self, strength: float, field: float = 0.0) -> float:
         """Returns a bound on Psi at one point by dynamic programming over the bins of neighbouring epochs.
 
         The average over s' splits into epochs, each of which depends on the bins of s in three epochs. The two outer
-        ones enter by groups: their effects are replaced by the largest of the group, entry by entry.
+        ones enter by groups: their effects are replaced by the largest of the group, entry by entry. That s' is
+        attracted by `field` times the average mode, too, is a factor for each of its bins.
         """
         reach = self.reach
-        if strength * self._largest_entry > _LARGEST:
+        if strength * self._largest_entry > _LARGEST or field * float(reach.mean_products.max()) > _LARGEST:
             return math.inf
         bound = self._largest_sum(
-            self._log_means(strength, epoch) + strength * reach.tail_products[epoch] for epoch in range(reach.epochs)
+            self._log_means(strength, epoch, field) + strength * reach.tail_products[epoch]
+            for epoch in range(reach.epochs)
         )
-        bound += strength * reach.tail_energy
+        bound += strength * reach.tail_energy + field * reach.tail_along_mean
         return bound + 1e-9 * (1 + abs(bound))
 
-    def first_pattern(self, square: float, order: int) -> FirstPattern:
+    def first_pattern(self, square: float, order: int, field: float = 0.0) -> FirstPattern:
         """Returns a law of the first pattern under which its share of the range is nearly the same for all patterns.
 
         Args:
           square: of the noise multiplier.
           order: of the tilt.
+          field: how often the average mode attracts every pattern; then prior times that attraction is the prior here.
         """
         reach = self.reach
         strengths = np.arange(1, order + 1) / square
-        if strengths[-1] * self._largest_entry > _LARGEST:
+        if max(strengths[-1] * self._largest_entry, field * float(reach.mean_products.max())) > _LARGEST:
             return FirstPattern(np.zeros((0, 0)), np.zeros((0, 0, 0)), math.inf)
         nodes = np.zeros((reach.epochs, reach.bins))
         pairs = np.zeros((max(0, reach.epochs - 1), reach.bins, reach.bins))
         excesses = []
         for epoch in range(reach.epochs):
-            term = sum(self._log_means(strength, epoch) / (1 + index) for index, strength in enumerate(strengths))
+            means = (self._log_means(strength, epoch, field) for strength in strengths)
+            term = sum(mean / (1 + index) for index, mean in enumerate(means))
             term = term + order / square * reach.tail_products[epoch]
             alone, before, after = term[-1, -1], term[:, -1], term[-1]
             nodes[epoch] = alone
@@ -149,7 +163,7 @@ class PatternBound(Chords):
         bound = self._largest_sum(excesses) + order / square * reach.tail_energy
         total, ahead = 0.0, np.zeros(reach.bins)
         for epoch in range(reach.epochs - 1, -1, -1):
-            fields = nodes[epoch] + ahead
+            fields = nodes[epoch] + field * reach.mean_products[epoch] + ahead
             peak = float(fields.max())
             total = peak + math.log(float(np.exp(fields - peak).mean()))
             if not epoch:
@@ -157,5 +171,6 @@ class PatternBound(Chords):
             ahead = pairs[epoch - 1] + fields
             peaks = ahead.max(axis=1)
             ahead = peaks + np.log(np.exp(ahead - peaks[:, None]).mean(axis=1))
-        bound += total
+        tails = 1 + float((1 / np.arange(1, order + 1)).sum())  # of the law, and of every factor
+        bound += total + tails * field * reach.tail_along_mean
         return FirstPattern(nodes, pairs, bound + 1e-8 * (1 + abs(bound)))

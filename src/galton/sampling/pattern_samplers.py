@@ -30,6 +30,7 @@ from galton.sampling.depths import Depths, choose_depths, draw_depths
 from galton.sampling.floors import Floor, Slopes, lay_floor, measure_floor, usual_depths
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST, FARTHEST, SHALLOW_LOST, SHALLOWEST
 from galton.sampling.normals import standard_normals
+from galton.sampling.orders import search_by_halving
 from galton.sampling.slack import choose_dtype
 from galton.sampling.strata import FARTHEST_NORMAL, log_largest_average, stratified_normals
 
@@ -72,6 +73,9 @@ class Parts(Protocol):
     def image(self, along: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns what moving a point by `along`, (blocks, width), adds to its fields, and to what is shared."""
 
+    def reflected(self, fields: jax.Array, shared: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what `fields` does at the point on the other side of the origin."""
+
     def level(self, fields: jax.Array, shared: jax.Array) -> jax.Array:
         """Returns L = log dP/dQ, the logarithm of the mean over patterns."""
 
@@ -102,11 +106,19 @@ class TiltedParts(Protocol):
 
 @dataclass(frozen=True)
 class PatternTilt:
-    """The order t of a tilt, the logarithm of a bound on exp(t eps) V; and if a law is fitted to its first pattern."""
+    """How 1 + t patterns are drawn so that they attract each other; for replace also by t times the average mode.
+
+    Attributes:
+      order: t.
+      log_bound: the logarithm of a bound on exp(t eps) V.
+      fitted: whether a law is fitted to the first pattern.
+      direction: mixture-first or replace.
+    """
 
     order: int
     log_bound: float
     fitted: bool = False
+    direction: Direction = Direction.MIXTURE_FIRST
 
     def log_range(self, epsilon: float) -> float:
         """Returns log R_t, the range of V at this epsilon and by itself an upper bound on delta."""
@@ -151,10 +163,6 @@ class PatternModel(ABC):
     mean_energy: float
 
     @abstractmethod
-    def refuse(self, direction: Direction) -> None:
-        """Raises `InvalidArgument` for a direction that is not covered."""
-
-    @abstractmethod
     def parts(self) -> Parts:
         """Returns C in force; call inside `wide_jax()`."""
 
@@ -163,16 +171,26 @@ class PatternModel(ABC):
         """Returns C in force, for this tilt; call inside `wide_jax()`."""
 
     @abstractmethod
-    def slack(self, order: int, dtype: str, moved: float = 0.0) -> Slack:
-        """Bounds the error of L at points moved by `order` + 1 modes, or by `moved`."""
+    def slack(
+        self, order: int, dtype: str, moved: float = 0.0, direction: Direction = Direction.MIXTURE_FIRST
+    ) -> Slack:
+        """Bounds the error of L at points moved by `order` + 1 modes, `order` mean ones (replace), and by `moved`."""
 
     @abstractmethod
-    def lost_choices(self, order: int) -> float:
+    def lost_choices(self, order: int, direction: Direction = Direction.MIXTURE_FIRST) -> float:
         """Bounds how far the law of the patterns that are drawn is from the one wanted, in total variation."""
 
     @abstractmethod
     def attraction(self) -> Iterator[tuple[float, float]]:
         """Yields, for l = 1, 2, ..., a bound on log F_l, and the margin for rounding of the sum of the first l."""
+
+    @abstractmethod
+    def attraction_in_field(self, order: int) -> float:
+        """Returns a bound on the sum of log F_l, l = 0, ..., `order`, for patterns that t mean modes attract, too."""
+
+    @abstractmethod
+    def usual_order(self, epsilon: float) -> int:
+        """Returns about the order of the tilt with the smallest range for replace: quick."""
 
     def layout(self, most_blocks: int) -> Layout:
         """Returns how chunks are cut."""
@@ -186,17 +204,33 @@ class PatternModel(ABC):
             total += bound
             yield PatternTilt(order, self._log_shape(order) + total + margin)
 
-    def _log_shape(self, order: int) -> float:
+    def replace_tilt(self, order: int) -> PatternTilt:
+        """Returns the tilt of this order for replace (docs/math.md, section 10.4)."""
+        return self.tilt_in_field(order, self.attraction_in_field(order))
+
+    def tilt_in_field(self, order: int, attraction: float) -> PatternTilt:
+        """Returns the tilt for replace, given a bound on the sum of log F_l."""
+        log_bound = self._log_shape(order, Direction.REPLACE.sides) + attraction + self.field_weight(order)
+        return PatternTilt(order, log_bound, direction=Direction.REPLACE)
+
+    def field_weight(self, order: int) -> float:
+        """Returns what a field of t average modes adds to the logarithm of the range besides prod F_l, rounded up."""
+        weight = order * self.mean_energy / 2 + order**2 * float(np.square(self.mean_mode).sum()) / 2
+        return weight * (1 + 8 * (math.prod(self.shape) + 64) * ROUNDOFF)
+
+    def _log_shape(self, order: int, sides: int = 1) -> float:
         """The logarithm of the largest average of exp(-t x) (1 - exp(-x)) over the strata of a sample."""
-        return log_largest_average(order, self.slope, STRATA)
+        return log_largest_average(order, sides * self.slope, STRATA)
 
     def along(self) -> FloatArray:
         """Returns the unit vector along the average mode."""
         unit: FloatArray = self.mean_mode / np.linalg.norm(self.mean_mode)
         return unit
 
-    def best_tilt(self, epsilon: float) -> PatternTilt:
+    def best_tilt(self, epsilon: float, direction: Direction = Direction.MIXTURE_FIRST) -> PatternTilt:
         """Returns the tilt with the smallest range: log R_t is convex in t, and is climbed down order by order."""
+        if direction is Direction.REPLACE:
+            return search_by_halving(self.replace_tilt, epsilon, MAX_ORDER, self.usual_order(epsilon))
         tilts = self.tilts()
         best = next(tilts)
         for further in tilts:
@@ -205,13 +239,15 @@ class PatternModel(ABC):
             best = further
         return best
 
-    def tilt(self, order: int) -> PatternTilt:
+    def tilt(self, order: int, direction: Direction = Direction.MIXTURE_FIRST) -> PatternTilt:
         """Returns the tilt of this order that samples are drawn with."""
+        if direction is Direction.REPLACE:
+            return self.replace_tilt(order)
         return next(islice(self.tilts(), order - 1, None))
 
-    def sampled_tilt(self, epsilon: float) -> PatternTilt:
+    def sampled_tilt(self, epsilon: float, direction: Direction = Direction.MIXTURE_FIRST) -> PatternTilt:
         """Returns the tilt that samples are drawn with."""
-        return self.best_tilt(epsilon)
+        return self.best_tilt(epsilon, direction)
 
     def half_space(self, epsilon: float) -> MeanHalfSpace:
         """Returns the half-space outside of which noise-first values are zero, for this epsilon."""
@@ -233,10 +269,9 @@ class PatternModel(ABC):
 
     def ceiling(self, direction: Direction, epsilon: float) -> float:
         """Returns the sampling-free upper bound on delta of a direction."""
-        self.refuse(direction)
         if direction is Direction.NOISE_FIRST:
             return self.noise_first_bound(epsilon)
-        return math.exp(min(0.0, self.best_tilt(epsilon).log_range(epsilon)))
+        return math.exp(min(0.0, self.best_tilt(epsilon, direction).log_range(epsilon)))
 
 
 class PatternPlainSampler(Sampler):
@@ -246,11 +281,14 @@ class PatternPlainSampler(Sampler):
     tilts = True
 
     def __init__(self, model: PatternModel, direction: Direction, dtype: str | None = None) -> None:
-        model.refuse(direction)
         self.direction = direction
-        self.dtype = dtype or choose_dtype(lambda name: model.slack(0, name))
-        rounding = model.slack(0, self.dtype)
-        self.slack = Slack(rounding.epsilon, rounding.lost + model.lost_choices(0))
+
+        def slack(name: str) -> Slack:
+            rounding = model.slack(0, name)
+            return Slack(direction.sides * rounding.epsilon, rounding.lost + model.lost_choices(0))
+
+        self.dtype = dtype or choose_dtype(slack)
+        self.slack = slack(self.dtype)
         self.layout = model.layout(8)
         with wide_jax():
             self._parts = model.parts()
@@ -272,7 +310,9 @@ def _plain_losses(keys: jax.Array, parts: Any, direction: Direction, dtype: str,
         points = _normals(noise, layout.block, parts.shape, dtype)
         if direction is Direction.NOISE_FIRST:
             return -parts.loss(points)
-        return parts.loss(points + parts.draw_mode(which, layout.block))
+        fields, shared = parts.fields(points + parts.draw_mode(which, layout.block))
+        level = parts.level(fields, shared)
+        return level - parts.level(*parts.reflected(fields, shared)) if direction is Direction.REPLACE else level
 
     return jax.lax.map(block, keys).ravel()
 
@@ -284,7 +324,8 @@ def _normals(key: jax.Array, samples: int, shape: tuple[int, int], dtype: str) -
 class PatternTiltedSampler(Sampler):
     """Draws 1 + t patterns, attracted to each other, and points around the sum of their modes; range R_t.
 
-    The points of a sample differ along the average mode only: one in each stratum.
+    The points of a sample differ along the average mode only: one in each stratum. For replace they are moved by t
+    times the average mode, too.
     """
 
     name: ClassVar[str] = "tilted"
@@ -299,20 +340,19 @@ class PatternTiltedSampler(Sampler):
         order: int | None = None,
         dtype: str | None = None,
     ) -> None:
-        model.refuse(direction)
         if direction is Direction.NOISE_FIRST:
             raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
         self.direction = direction
         if order is None:
-            self.tilt = model.sampled_tilt(epsilon)
+            self.tilt = model.sampled_tilt(epsilon, direction)
         else:
-            self.tilt = model.tilt(count("order", order, at_most=MAX_ORDER))
+            self.tilt = model.tilt(count("order", order, at_most=MAX_ORDER), direction)
         self.order = self.tilt.order
 
         def slack(name: str) -> Slack:
-            rounding = model.slack(self.order, name, FARTHEST_NORMAL)
-            lost = rounding.lost + model.lost_choices(self.order) + 2 * DEPTH_LOST
-            return Slack(rounding.epsilon + DEPTH_ERROR * model.largest, lost)
+            rounding = model.slack(self.order, name, FARTHEST_NORMAL, direction)
+            lost = rounding.lost + model.lost_choices(self.order, direction) + 2 * DEPTH_LOST
+            return Slack(direction.sides * (rounding.epsilon + DEPTH_ERROR * model.largest), lost)
 
         self.dtype = dtype or choose_dtype(slack, self.order)
         self.slack = slack(self.dtype)
@@ -320,6 +360,7 @@ class PatternTiltedSampler(Sampler):
         with wide_jax():
             self._parts = model.tilted_parts(self.tilt)
             self._along = jnp.asarray(model.along())
+        self._spread = float(np.linalg.norm(model.mean_mode))
 
     def _range_at(self, epsilon: float) -> float:
         return math.exp(min(self.tilt.log_range(epsilon), 700.0))
@@ -327,9 +368,14 @@ class PatternTiltedSampler(Sampler):
     def draw(self, seed: int, index: int) -> Draw:
         with wide_jax():
             keys = block_keys(seed, self.direction, index, self.layout.blocks)
-            loss, log_weight = _tilted_losses(keys, self._parts, self._along, self.order, self.dtype, self.layout)
-            losses = np.asarray(loss)
-            return Draw(losses, np.asarray(log_weight)[:, None] - self.order * losses)
+            points = (keys, self._parts, self._along, self.order)
+            if self.direction is Direction.REPLACE:
+                loss, statistic, log_weight = _mirrored_losses(*points, self._spread, self.dtype, self.layout)
+            else:
+                loss, log_weight = _tilted_losses(*points, self.dtype, self.layout)
+                statistic = loss
+            log_weights = np.asarray(log_weight)[:, None] - self.order * np.asarray(statistic)
+            return Draw(np.asarray(loss), log_weights)
 
 
 @partial(jax.jit, static_argnames=("dtype", "layout"))
@@ -337,14 +383,41 @@ def _tilted_losses(
     keys: jax.Array, parts: Any, along: jax.Array, order: int, dtype: str, layout: Layout
 ) -> tuple[jax.Array, jax.Array]:
     def block(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        which, noise, depth = jax.random.split(key, 3)
-        shift, log_weight = parts.draw_modes(which, order, layout.block)
-        normals = _normals(noise, layout.block, parts.mechanism.shape, dtype)
-        moves = stratified_normals(depth, layout.block, STRATA) - component(normals, along)
-        return moved_losses(parts.mechanism, normals + shift, along, moves), log_weight
+        points, moves, log_weight = _tilted_points(key, parts, along, order, dtype, layout)
+        return moved_losses(parts.mechanism, points, along, moves), log_weight
 
     loss, log_weight = jax.lax.map(block, keys)
-    return loss.transpose(0, 2, 1).reshape(-1, STRATA), log_weight.ravel()
+    return _in_rows(loss), log_weight.ravel()
+
+
+@partial(jax.jit, static_argnames=("dtype", "layout"))
+def _mirrored_losses(
+    keys: jax.Array, parts: Any, along: jax.Array, order: int, spread: float, dtype: str, layout: Layout
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Losses of replace, the statistic of its tilt, and the part of the log weight that a tuple has."""
+
+    def block(key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        points, moves, log_weight = _tilted_points(key, parts, along, order, dtype, layout)
+        return *mirrored_losses(parts.mechanism, points, along, moves, spread), log_weight
+
+    loss, statistic, log_weight = jax.lax.map(block, keys)
+    return _in_rows(loss), _in_rows(statistic), log_weight.ravel()
+
+
+def _tilted_points(
+    key: jax.Array, parts: Any, along: jax.Array, order: int, dtype: str, layout: Layout
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Points around sums of modes, by how much they are moved in each stratum, and the logarithm of prod F_l."""
+    which, noise, depth = jax.random.split(key, 3)
+    shift, log_weight = parts.draw_modes(which, order, layout.block)
+    normals = _normals(noise, layout.block, parts.mechanism.shape, dtype)
+    moves = stratified_normals(depth, layout.block, STRATA) - component(normals, along)
+    return normals + shift, moves, log_weight
+
+
+def _in_rows(values: jax.Array) -> jax.Array:
+    """(blocks, strata, samples) of a chunk as (samples, strata)."""
+    return values.transpose(0, 2, 1).reshape(-1, STRATA)
 
 
 def component(points: jax.Array, along: jax.Array) -> jax.Array:
@@ -360,6 +433,22 @@ def moved_losses(parts: Parts, points: jax.Array, along: jax.Array, moves: jax.A
         return parts.level(fields + move[:, None] * image[:, None], shared + move * gain)
 
     return jax.lax.map(stratum, moves)
+
+
+def mirrored_losses(
+    parts: Parts, points: jax.Array, along: jax.Array, moves: jax.Array, spread: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    """Returns L(x) - L(-x) at moved points, and L + m.x, where m is the average mode: `spread` times `along`."""
+    (fields, shared), (image, gain) = parts.fields(points), parts.image(along)
+    place = component(points, along)
+
+    def stratum(move: jax.Array) -> tuple[jax.Array, jax.Array]:
+        at = fields + move[:, None] * image[:, None], shared + move * gain
+        level = parts.level(*at)
+        return level - parts.level(*parts.reflected(*at)), level + spread * (place + move)
+
+    loss, statistic = jax.lax.map(stratum, moves)
+    return loss, statistic
 
 
 class PatternHalfSpaceSampler(Sampler):
@@ -480,5 +569,5 @@ def _half_space_losses(
         normals = _normals(noise, layout.block, parts.shape, dtype)
         return -moved_losses(parts, normals, along, depth - component(normals, along)), -log_density
 
-    loss, log_weight = (part.transpose(0, 2, 1).reshape(-1, STRATA) for part in jax.lax.map(block, keys))
-    return loss, log_weight
+    loss, log_weight = jax.lax.map(block, keys)
+    return _in_rows(loss), _in_rows(log_weight)

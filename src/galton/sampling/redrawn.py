@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count as numbers
 from typing import ClassVar, NamedTuple
@@ -12,13 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import FloatArray, InvalidArgument
+from galton.errors import FloatArray
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
 from galton.redrawn import Reach, RedrawnPair
 from galton.sampling.base import Slack
 from galton.sampling.kernels import categorical
 from galton.sampling.normals import ERROR, lost_probability
+from galton.sampling.orders import search_by_halving
 from galton.sampling.pattern_bound import FirstPattern, PatternBound
 from galton.sampling.pattern_samplers import (
     HOPELESS,
@@ -46,6 +48,8 @@ from galton.sampling.slack import UNLIKELY, norm_bound
 _MOST_FITTED = 6
 """With tilts of larger orders the first pattern matters little, and is drawn from the prior."""
 _NEARLY = math.log(2.5)
+_FEW_SHARES = 16
+"""Terms of a sum over the patterns of a tuple, of which more hardly change its estimate."""
 _NO_UNDERFLOW = 700.0
 """Fields of an epoch that differ by less than this never underflow when they are exponentiated."""
 
@@ -92,6 +96,10 @@ class Mechanism(NamedTuple):
         """Returns what moving a point by `along`, (epochs, bins), adds to its fields, and to what is shared."""
         columns, products = self._products(along[:, None])
         return columns[:, 0], products[0]
+
+    def reflected(self, fields: jax.Array, shared: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what `fields` does at the point on the other side of the origin."""
+        return -fields - 2 * self.offsets[:, None], -shared - 2 * self.tail_half
 
     def level(self, fields: jax.Array, shared: jax.Array) -> jax.Array:
         """Returns L = log dP/dQ."""
@@ -162,14 +170,17 @@ def pattern_bound(reach: Reach) -> PatternBound:
     return PatternBound(reach)
 
 
-@lru_cache(maxsize=4)
-def first_pattern(reach: Reach, noise_multiplier: float, order: int) -> FirstPattern:
-    """Returns the law of the first pattern of a tilt, which takes a moment to fit."""
-    return pattern_bound(reach).first_pattern(noise_multiplier**2, order)
+@lru_cache(maxsize=8)
+def first_pattern(reach: Reach, noise_multiplier: float, order: int, field: int) -> FirstPattern:
+    """Returns the law of the first pattern of a tilt, which takes a moment to fit; `field` average modes attract it."""
+    square = noise_multiplier**2
+    return pattern_bound(reach).first_pattern(square, order, field / square)
 
 
-def usual_order(pair: RedrawnPair, epsilon: float) -> int:
+def usual_order(pair: RedrawnPair, epsilon: float, direction: Direction = Direction.MIXTURE_FIRST) -> int:
     """Returns about the order of `best_tilt`, judged by one pattern in the middle of the epochs: quick."""
+    if direction is Direction.REPLACE:
+        return search_by_halving(_MiddleTilts(pair).tilt, epsilon, MAX_ORDER).order
     square, middle = pair.noise_multiplier**2, pair.bins // 2
     fields = (pair.reach.gram[:, middle] + pair.reach.tail_products) / square
     shared = float(pair.reach.tail_products[:, middle].sum() + pair.reach.tail_energy) / square
@@ -183,6 +194,56 @@ def usual_order(pair: RedrawnPair, epsilon: float) -> int:
             break
         best, order = log_range, order + 1
     return max(1, order - 1)
+
+
+class _MiddleTilts:
+    """About the ranges of the tilts for replace, judged by one pattern in the middle of the epochs."""
+
+    def __init__(self, pair: RedrawnPair) -> None:
+        reach, square, middle = pair.reach, pair.noise_multiplier**2, pair.bins // 2
+        self._model = RedrawnModel(pair)
+        self._fields = (reach.gram[:, middle] + reach.tail_products) / square
+        self._shared = float(reach.tail_products[:, middle].sum() + reach.tail_energy) / square
+        self._mean = reach.mean_products / square
+        self._shared_mean = reach.tail_along_mean / square
+
+    def tilt(self, order: int) -> PatternTilt:
+        """Returns the tilt of an order: a bound only if no pattern attracts more."""
+        shares = np.linspace(0.0, 1.0, min(order, _FEW_SHARES) + 1)
+        exponents = order * (shares[:, None, None] * self._fields + self._mean)
+        peaks = exponents.max(axis=2)
+        logs = (peaks + np.log(np.exp(exponents - peaks[..., None]).mean(axis=2))).sum(axis=1)
+        logs += order * (shares * self._shared + self._shared_mean)
+        steps = shares[1:] * order - shares[:-1] * order  # trapezia, and half of each end
+        total = float(((logs[1:] + logs[:-1]) / 2 * steps).sum() + (logs[0] + logs[-1]) / 2)
+        return self._model.tilt_in_field(order, total)
+
+
+def field_of(reach: Reach, noise_multiplier: float, order: int) -> Field:
+    """Returns by what t average modes attract patterns; call inside `wide_jax()`."""
+    square = noise_multiplier**2
+    exponents = order * reach.mean_products / square
+    peaks = exponents.max(axis=1)
+    shared = float(peaks.sum()) + order * reach.tail_along_mean / square
+    shift = order * reach.mean_mode / noise_multiplier
+    parts = np.exp(exponents - peaks[:, None]), shared, shift, np.square(shift).sum() / 2
+    return Field(*(jnp.asarray(part) for part in parts))
+
+
+class Field(NamedTuple):
+    """How t times the average mode attracts every pattern of a tilt for replace.
+
+    Attributes:
+      weights: (epochs, bins), factors by which bins become more likely, divided by their largest.
+      log_scale: logarithm of what they were divided by, and the tail's part.
+      shift: (epochs, bins), t times the average mode.
+      energy: half of its squared norm, which a tuple's weight has besides prod F_l.
+    """
+
+    weights: jax.Array
+    log_scale: jax.Array
+    shift: jax.Array
+    energy: jax.Array
 
 
 def kept_patterns(order: int) -> int:
@@ -270,13 +331,20 @@ class Start(NamedTuple):
     log_total: jax.Array
 
 
-def start_of(law: FirstPattern) -> Start:
-    """Returns how to draw from a law; call inside `wide_jax()`. Weights of a bin are divided by their largest."""
+def start_of(law: FirstPattern, reach: Reach, field: float = 0.0) -> Start:
+    """Returns how to draw from a law; call inside `wide_jax()`. Weights of a bin are divided by their largest.
+
+    Args:
+      law: of the first pattern.
+      reach: C.
+      field: how often the average mode attracts it; the density is that against prior times this attraction.
+    """
     epochs, bins = law.nodes.shape
-    steps, log_total, ahead = np.empty_like(law.pairs), 0.0, np.ones(bins)
+    steps, log_total, ahead = np.empty_like(law.pairs), field * reach.tail_along_mean, np.ones(bins)
+    nodes = law.nodes + field * reach.mean_products
     for epoch in range(epochs - 1, -1, -1):
-        peak = float(law.nodes[epoch].max())
-        weights = np.exp(law.nodes[epoch] - peak) * ahead
+        peak = float(nodes[epoch].max())
+        weights = np.exp(nodes[epoch] - peak) * ahead
         log_total += peak
         if epoch:
             peak = float(law.pairs[epoch - 1].max())
@@ -310,13 +378,22 @@ def draw_start(key: jax.Array, start: Start, samples: int) -> tuple[jax.Array, j
 
 
 def draw_attracted(
-    key: jax.Array, factors: Attraction, order: jax.Array | int, samples: int, most: int, start: Start | None = None
+    key: jax.Array,
+    factors: Attraction,
+    order: jax.Array | int,
+    samples: int,
+    most: int,
+    start: Start | None = None,
+    field: Field | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Draws 1 + `order` patterns a sample, each attracted by those before it; the first from the prior, or by `start`.
 
+    In a field all of them are attracted by the average mode, too.
+
     Returns:
       How often each round was drawn, (epochs, samples, bins); the logarithm of prod F_l, and of prior over law of the
-      first pattern; and the bins of the first `most` patterns, at least 1, (most, epochs, samples).
+      first pattern, and the energy of the field; and the bins of the first `most` patterns, at least 1, as (most,
+      epochs, samples).
     """
     epochs, bins = factors.tail_products.shape
     first, rest = jax.random.split(key)
@@ -334,12 +411,20 @@ def draw_attracted(
         return chosen, counts + one_hot(chosen, bins), weights / means[..., None], level, log_weight + level, kept
 
     nothing = jnp.zeros(samples)
-    if start is None:
+    weights, level = jnp.ones((epochs, samples, bins)), nothing
+    if field is not None:
+        weights = jnp.broadcast_to(field.weights[:, None], weights.shape)
+        chosen, means = draw_patterns(first, weights)
+        weights, level = weights / means[..., None], jnp.log(means).sum(axis=0) + field.log_scale
+        log_weight = level
+    elif start is None:
         chosen, log_weight = uniform_patterns(first, samples, epochs, bins), nothing
-    else:
+    if start is not None:
         chosen, log_weight = draw_start(first, start, samples)
+    if field is not None:
+        log_weight = log_weight + field.energy
     kept = jnp.zeros((most, epochs, samples), chosen.dtype).at[0].set(chosen)
-    begin = (chosen, one_hot(chosen, bins), jnp.ones((epochs, samples, bins)), nothing, log_weight, kept)
+    begin = (chosen, one_hot(chosen, bins), weights, level, log_weight, kept)
     _, counts, _, _, log_weight, kept = jax.lax.fori_loop(1, order + 1, extend, begin)
     return counts, log_weight, kept
 
@@ -350,12 +435,14 @@ class TiltedMechanism(NamedTuple):
     mechanism: Mechanism
     factors: Attraction
     start: Start | None
+    field: Field | None
 
     def draw_modes(self, key: jax.Array, order: jax.Array, samples: int) -> tuple[jax.Array, jax.Array]:
         """Draws sums of 1 + `order` modes, each attracted by those before it, and the logarithm of prod F_l."""
         parts = self.mechanism
-        counts, log_weight, _ = draw_attracted(key, self.factors, order, samples, 1, self.start)
-        return parts.rows(counts) + (1 + order) * parts.tail[:, None], log_weight
+        counts, log_weight, _ = draw_attracted(key, self.factors, order, samples, 1, self.start, self.field)
+        shift = parts.rows(counts) + (1 + order) * parts.tail[:, None]
+        return shift if self.field is None else shift + self.field.shift[:, None], log_weight
 
 
 class RedrawnModel(PatternModel):
@@ -371,45 +458,55 @@ class RedrawnModel(PatternModel):
         self.mean_energy = pair.reach.mean_energy / pair.noise_multiplier**2
         self.slope = pair.reach.least_along_mean / pair.noise_multiplier
 
-    def refuse(self, direction: Direction) -> None:
-        refuse_replace(direction)
-
     def parts(self) -> Mechanism:
         return mechanism(self._pair.reach, self._pair.noise_multiplier)
 
     def tilted_parts(self, tilt: PatternTilt) -> TiltedMechanism:
-        start = start_of(self._first_pattern(tilt.order)) if tilt.fitted else None
-        return TiltedMechanism(self.parts(), attraction(self._pair.reach, self._pair.noise_multiplier), start)
+        reach, multiplier = self._pair.reach, self._pair.noise_multiplier
+        fields = tilt.order if tilt.direction is Direction.REPLACE else 0
+        field = field_of(reach, multiplier, fields) if fields else None
+        start = None
+        if tilt.fitted:
+            start = start_of(first_pattern(reach, multiplier, tilt.order, fields), reach, fields / multiplier**2)
+        return TiltedMechanism(self.parts(), attraction(reach, multiplier), start, field)
 
-    def _first_pattern(self, order: int) -> FirstPattern:
-        return first_pattern(self._pair.reach, self._pair.noise_multiplier, order)
-
-    def tilt(self, order: int) -> PatternTilt:
+    def tilt(self, order: int, direction: Direction = Direction.MIXTURE_FIRST) -> PatternTilt:
         """Returns the tilt of this order; the first pattern is drawn by a law fitted to it if that is better."""
-        plain = super().tilt(order)
+        plain = super().tilt(order, direction)
         if order > _MOST_FITTED:
             return plain
-        bound, square = pattern_bound(self._pair.reach), self._pair.noise_multiplier**2
-        shape = self._log_shape(order)
-        others = sum(bound(step / square) * (step - 1) / step for step in range(2, order + 1))
-        total = self._first_pattern(order).log_bound + others + self._margin(order)
-        return PatternTilt(order, shape + total, fitted=True) if shape + total < plain.log_bound else plain
+        fitted = self._fitted_tilt(order, direction)
+        return fitted if fitted.log_bound < plain.log_bound else plain
 
-    def sampled_tilt(self, epsilon: float) -> PatternTilt:
+    def _fitted_tilt(self, order: int, direction: Direction) -> PatternTilt:
+        reach, multiplier = self._pair.reach, self._pair.noise_multiplier
+        bound, square = pattern_bound(reach), multiplier**2
+        if direction is Direction.REPLACE:
+            steps = np.arange(2, order + 1)
+            others = bound.in_field.total(steps / order, order / square, (steps - 1) / steps)
+            total = first_pattern(reach, multiplier, order, order).log_bound + others + self._margin(2 * order)
+            return replace(self.tilt_in_field(order, total), fitted=True)
+        others = sum(bound(step / square) * (step - 1) / step for step in range(2, order + 1))
+        total = first_pattern(reach, multiplier, order, 0).log_bound + others + self._margin(order)
+        return PatternTilt(order, self._log_shape(order) + total, fitted=True)
+
+    def sampled_tilt(self, epsilon: float, direction: Direction = Direction.MIXTURE_FIRST) -> PatternTilt:
         """Returns a tilt with nearly the smallest range, of the largest order: values of a larger order vary less.
 
         Laws of the first pattern are fitted where the order is small.
         """
-        plain = self.best_tilt(epsilon)
+        plain = self.best_tilt(epsilon, direction)
         if plain.order > _MOST_FITTED:
             return plain
-        tilts = [self.tilt(order) for order in range(1, plain.order + 3)]
+        tilts = [self.tilt(order, direction) for order in range(1, plain.order + 3)]
         least = min(tilt.log_range(epsilon) for tilt in tilts)
         return [tilt for tilt in tilts if tilt.log_range(epsilon) <= least + _NEARLY][-1]
 
-    def slack(self, order: int, dtype: str, moved: float = 0.0) -> Slack:
+    def slack(
+        self, order: int, dtype: str, moved: float = 0.0, direction: Direction = Direction.MIXTURE_FIRST
+    ) -> Slack:
         """docs/math.md, section 10.5."""
-        (epochs, bins), largest = self.shape, self.largest
+        (epochs, bins), largest, order = self.shape, self.largest, direction.sides * order
         rounds = epochs * bins
         rho = norm_bound(rounds)
         reach = rho + (order + 1) * largest + moved
@@ -422,8 +519,8 @@ class RedrawnModel(PatternModel):
         error += 4 * epochs * (2 * bins + 8 * order + epochs * math.log(bins + 1) + 64) * ROUNDOFF
         return Slack(1.01 * error, lost_probability(rounds) + UNLIKELY)
 
-    def lost_choices(self, order: int) -> float:
-        epochs, bins = self.shape
+    def lost_choices(self, order: int, direction: Direction = Direction.MIXTURE_FIRST) -> float:
+        (epochs, bins), order = self.shape, direction.sides * order
         exponents = 3 * order * self.largest**2
         return 8 * (epochs * (order + 1) * (bins + 4 * order + 16) + epochs * exponents) * ROUNDOFF
 
@@ -431,6 +528,13 @@ class RedrawnModel(PatternModel):
         bound, square = pattern_bound(self._pair.reach), self._pair.noise_multiplier**2
         for order in numbers(1):
             yield bound(order / square), self._margin(order)
+
+    def attraction_in_field(self, order: int) -> float:
+        shares, rays = np.linspace(0.0, 1.0, order + 1), pattern_bound(self._pair.reach).in_field
+        return rays.total(shares, order / self._pair.noise_multiplier**2) + self._margin(2 * order)
+
+    def usual_order(self, epsilon: float) -> int:
+        return usual_order(self._pair, epsilon, Direction.REPLACE)
 
     def _margin(self, order: int) -> float:
         return 1e-9 + (order + 1) ** 2 * 8 * (self.shape[1] + 64) * ROUNDOFF * self.largest**2
@@ -467,13 +571,3 @@ class RedrawnHalfSpaceSampler(PatternHalfSpaceSampler):
 
     def __init__(self, pair: RedrawnPair, epsilon: float, deep: float | None = None, dtype: str | None = None) -> None:
         super().__init__(RedrawnModel(pair), epsilon, deep, dtype)
-
-
-def refuse_replace(direction: Direction) -> None:
-    """Raises `InvalidArgument` for replace adjacency, for which there is no tilt yet."""
-    if direction is Direction.REPLACE:
-        remedy = (
-            "is not covered for bins redrawn in every epoch: how to sample it is proved (docs/math.md, section 10.4) "
-            "but not built; take add-or-remove or zero-out"
-        )
-        raise InvalidArgument("adjacency", "replace", remedy)

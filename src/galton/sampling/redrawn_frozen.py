@@ -11,19 +11,29 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from galton.guarantee import Direction
 from galton.redrawn import RedrawnPair
 from galton.sampling.base import chunk_key, wide_jax
 from galton.sampling.frozen import Estimate, estimate_from
 from galton.sampling.normals import standard_normals
-from galton.sampling.pattern_samplers import STRATA, Parts, PatternModel, component, moved_losses
+from galton.sampling.pattern_samplers import (
+    STRATA,
+    Parts,
+    PatternModel,
+    component,
+    mirrored_losses,
+    moved_losses,
+)
 from galton.sampling.redrawn import (
     Attraction,
+    Field,
     Mechanism,
     RedrawnModel,
     attraction,
     draw_attracted,
+    field_of,
     kept_patterns,
     mechanism,
     tuple_energy,
@@ -59,24 +69,28 @@ class Tuples(NamedTuple):
 
 
 class FrozenPatterns:
-    """Mixture-first: tuples of patterns drawn by the tilted sampler of a design, at any noise multiplier near it."""
+    """Mixture-first, replace: tuples drawn by the tilted sampler of a design, at any noise multiplier near it."""
 
-    def __init__(self, pair: RedrawnPair, epsilon: float, blocks: int, seed: int) -> None:
-        self._order = usual_order(pair, epsilon)
+    def __init__(self, pair: RedrawnPair, direction: Direction, epsilon: float, blocks: int, seed: int) -> None:
+        self._order = usual_order(pair, epsilon, direction)
         self._design, self._reach = pair.noise_multiplier, pair.reach
-        size = block_size(pair.epochs * pair.bins)
+        size, replace = block_size(pair.epochs * pair.bins), direction is Direction.REPLACE
+        self._spread = float(np.linalg.norm(pair.reach.mean_mode)) if replace else None
         with wide_jax():
             unit = mechanism(pair.reach, 1.0)
             self._along = jnp.asarray(RedrawnModel(pair).along())
             factors = attraction(pair.reach, pair.noise_multiplier)
+            field = field_of(pair.reach, self._design, self._order) if replace else None
             overlap = jnp.asarray(pair.reach.overlap)
             energies = jnp.asarray(pair.reach.energies + 2 * pair.reach.tail_products)
             self._blocks = [
                 _draw_tuples(
-                    chunk_key(seed, Direction.MIXTURE_FIRST, index),
+                    chunk_key(seed, direction, index),
                     unit,
                     self._along,
                     factors,
+                    field,
+                    self._design,
                     energies,
                     overlap,
                     self._order,
@@ -91,7 +105,7 @@ class FrozenPatterns:
         with wide_jax():
             parts = mechanism(self._reach, noise_multiplier)
             multipliers = self._design, noise_multiplier
-            return tuple_estimate(self._blocks, parts, self._along, multipliers, self._order, epsilon)
+            return tuple_estimate(self._blocks, parts, self._along, multipliers, self._order, epsilon, self._spread)
 
 
 @partial(jax.jit, static_argnames=("kept", "size"))
@@ -100,6 +114,8 @@ def _draw_tuples(
     unit: Mechanism,
     along: jax.Array,
     factors: Attraction,
+    field: Field | None,
+    design: float,
     energies: jax.Array,
     overlap: jax.Array,
     order: int,
@@ -107,8 +123,10 @@ def _draw_tuples(
     size: int,
 ) -> Tuples:
     which, noise = jax.random.split(key)
-    counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept)
+    counts, log_weight, patterns = draw_attracted(which, factors, order, size, kept, field=field)
     shift = unit.rows(counts) + (1 + order) * unit.tail[:, None]
+    if field is not None:
+        shift = shift + design * field.shift[:, None]
     energy = tuple_energy(shift, patterns, order, energies, overlap, 2 * unit.tail_half)
     return stratified_tuples(noise, along, shift, log_weight, energy)
 
@@ -130,11 +148,26 @@ def tuple_estimate(
     multipliers: tuple[float, float],
     order: int,
     epsilon: float,
+    spread: float | None = None,
 ) -> Estimate:
-    """Returns the estimate on frozen tuples, moved from the first noise multiplier (the design) to the second."""
+    """Returns the estimate on frozen tuples, moved from the first noise multiplier (the design) to the second.
+
+    Args:
+      blocks: of tuples.
+      parts: C at the second noise multiplier.
+      along: the direction in which points of a tuple differ.
+      multipliers: the two.
+      order: of the tilt.
+      epsilon: where delta is wanted.
+      spread: the norm of the average mode at noise multiplier 1, for replace.
+    """
     design, here = multipliers
     change = here**-2 - design**-2
-    return estimate_from([_tuple_values(block, parts, along, here, change, order, epsilon) for block in blocks])
+    if spread is not None:
+        values = [_mirrored_values(block, parts, along, here, change, order, epsilon, spread) for block in blocks]
+    else:
+        values = [_tuple_values(block, parts, along, here, change, order, epsilon) for block in blocks]
+    return estimate_from(values)
 
 
 @jax.jit
@@ -143,6 +176,23 @@ def _tuple_values(
 ) -> jax.Array:
     loss = moved_losses(parts, block.noise + block.shift / multiplier, along, block.moves)
     weight = jnp.exp(block.log_weight + block.energy * change - order * loss)
+    return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)
+
+
+@jax.jit
+def _mirrored_values(
+    block: Tuples,
+    parts: Any,
+    along: jax.Array,
+    multiplier: float,
+    change: float,
+    order: int,
+    epsilon: float,
+    spread: float,
+) -> jax.Array:
+    points = block.noise + block.shift / multiplier
+    loss, statistic = mirrored_losses(parts, points, along, block.moves, spread / multiplier)
+    weight = jnp.exp(block.log_weight + block.energy * change - order * statistic)
     return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)
 
 

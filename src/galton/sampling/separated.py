@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from galton.errors import FloatArray, InvalidArgument
+from galton.errors import FloatArray
 from galton.guarantee import Direction
 from galton.pair import ROUNDOFF
 from galton.redrawn import Reach
@@ -50,6 +50,10 @@ class Mechanism(NamedTuple):
     def image(self, along: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns what moving a point by `along`, (blocks, separation), adds to both."""
         return to_columns(along[:, None], self.own, self.following)[:, 0], jnp.zeros(())
+
+    def reflected(self, fields: jax.Array, shared: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns what `fields` does at the point on the other side of the origin."""
+        return -fields - 2 * self.halves[:, None], shared
 
     def level(self, fields: jax.Array, shared: jax.Array) -> jax.Array:
         """Returns L = log dP/dQ."""
@@ -104,8 +108,35 @@ def attraction(reach: Reach, noise_multiplier: float) -> Attraction:
     return Attraction(*(jnp.asarray(np.pad(table / square, ((0, 0), (0, 1), (0, 0)))) for table in tables))
 
 
+class Field(NamedTuple):
+    """How t times the average mode attracts every pattern of a tilt for replace.
+
+    Attributes:
+      exponents: (blocks, separation), added to all fields.
+      shift: (blocks, separation), t times the average mode.
+      energy: half of its squared norm, which a tuple's weight has besides prod F_l.
+    """
+
+    exponents: jax.Array
+    shift: jax.Array
+    energy: jax.Array
+
+
+def field_of(pair: SeparatedPair, order: int) -> Field:
+    """Returns by what t average modes attract patterns; call inside `wide_jax()`."""
+    shift = order * pair.mean_mode / pair.noise_multiplier
+    parts = order * pair.mean_products / pair.noise_multiplier**2, shift, np.square(shift).sum() / 2
+    return Field(*(jnp.asarray(part) for part in parts))
+
+
 def draw_attracted(
-    key: jax.Array, factors: Attraction, prior: Renewal, offsets: jax.Array, order: jax.Array | int, samples: int
+    key: jax.Array,
+    factors: Attraction,
+    prior: Renewal,
+    offsets: jax.Array,
+    order: jax.Array | int,
+    samples: int,
+    field: Field | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Draws 1 + `order` patterns a sample, each attracted by those before it and by the offsets of its number.
 
@@ -116,6 +147,7 @@ def draw_attracted(
       offsets: (at least 1 + order, blocks, separation), added to the fields of each pattern.
       order: of the tilt.
       samples: how many tuples.
+      field: what attracts all patterns, for replace.
 
     Returns:
       How often each round was drawn, (blocks, samples, separation), and the logarithm of the weight.
@@ -137,10 +169,12 @@ def draw_attracted(
         taken, places, log_factor = draw(jax.random.fold_in(rest, index), fields, offsets[index])
         return taken, counts + places, fields, log_weight + log_factor
 
-    nothing = jnp.zeros((blocks, samples, separation))
-    taken, places, log_factor = draw(first, nothing, offsets[0])
-    _, counts, _, log_weight = jax.lax.fori_loop(1, order + 1, extend, (taken, places, nothing, log_factor))
-    return counts, log_weight
+    fields = jnp.zeros((blocks, samples, separation))
+    if field is not None:
+        fields = fields + field.exponents[:, None]
+    taken, places, log_factor = draw(first, fields, offsets[0])
+    _, counts, _, log_weight = jax.lax.fori_loop(1, order + 1, extend, (taken, places, fields, log_factor))
+    return counts, log_weight if field is None else log_weight + field.energy
 
 
 class TiltedMechanism(NamedTuple):
@@ -149,12 +183,14 @@ class TiltedMechanism(NamedTuple):
     mechanism: Mechanism
     factors: Attraction
     offsets: jax.Array
+    field: Field | None
 
     def draw_modes(self, key: jax.Array, order: jax.Array, samples: int) -> tuple[jax.Array, jax.Array]:
         """Draws sums of 1 + `order` modes, each attracted by those before it, and the logarithm of prod F_l."""
         parts = self.mechanism
-        counts, log_weight = draw_attracted(key, self.factors, parts.prior, self.offsets, order, samples)
-        return to_rows(counts, parts.own, parts.following), log_weight
+        counts, log_weight = draw_attracted(key, self.factors, parts.prior, self.offsets, order, samples, self.field)
+        shift = to_rows(counts, parts.own, parts.following)
+        return shift if self.field is None else shift + self.field.shift[:, None], log_weight
 
 
 @lru_cache(maxsize=16)
@@ -163,18 +199,26 @@ def separation_bound(reach: Reach, interval: int) -> SeparationBound:
     return SeparationBound(SeparatedPair(reach, interval))
 
 
-def penalties(pair: SeparatedPair, order: int) -> tuple[FloatArray, FloatArray]:
+def penalties(pair: SeparatedPair, order: int, fields: int = 0) -> tuple[FloatArray, FloatArray]:
     """Returns offsets (1 + order, rounds) and costs (order, rounds) of a tilt (docs/math.md, section 10.8).
 
     Any costs are valid. These are about what one round of a pattern adds, alone, to the logarithm of F_l, so that
     patterns with many rounds weigh no more than others.
+
+    Args:
+      pair: at its noise multiplier.
+      order: t.
+      fields: how many average modes attract every pattern; they are not part of the offsets.
     """
-    return _penalties(pair.reach, pair.interval, pair.noise_multiplier, order)
+    return _penalties(pair.reach, pair.interval, pair.noise_multiplier, order, fields)
 
 
 @lru_cache(maxsize=256)
-def _penalties(reach: Reach, interval: int, multiplier: float, order: int) -> tuple[FloatArray, FloatArray]:
+def _penalties(
+    reach: Reach, interval: int, multiplier: float, order: int, fields: int
+) -> tuple[FloatArray, FloatArray]:
     pair = SeparatedPair(reach, interval)
+    attracted = fields * float(pair.mean_products.mean()) / multiplier**2
     right, left = (part / multiplier**2 for part in correlations(pair))
     rounds = right.shape[0]
     offsets, costs = np.zeros((1 + order, rounds)), np.zeros((order, rounds))
@@ -183,7 +227,7 @@ def _penalties(reach: Reach, interval: int, multiplier: float, order: int) -> tu
     for index in range(order, 0, -1):
         gains = np.expm1(np.minimum(index * right, 300.0)).sum(axis=1)
         gains += np.expm1(np.minimum(index * left[:, 1:], 300.0)).sum(axis=1)
-        costs[index - 1] = np.log1p(_rate(pair, float(offsets[index].mean())) * gains)
+        costs[index - 1] = np.log1p(_rate(pair, float(offsets[index].mean()) + attracted) * gains)
         offsets[index - 1] = offsets[index] + costs[index - 1] / index
     return offsets, costs
 
@@ -199,18 +243,19 @@ def _rate(pair: SeparatedPair, offset: float) -> float:
     return 1 / (pair.separation - 1 + 1 / max(1 - powers[1] * high, 1e-12))
 
 
-def offset_blocks(pair: SeparatedPair, order: int) -> jax.Array:
+def offset_blocks(pair: SeparatedPair, order: int, fields: int = 0) -> jax.Array:
     """Returns the offsets as `draw_attracted` takes them, filled up so that few sizes are compiled."""
-    offsets, _ = penalties(pair, order)
+    offsets, _ = penalties(pair, order, fields)
     spare = -(1 + order) % 8
     return jnp.asarray(np.pad(offsets, ((0, spare), (0, 0))).reshape(-1, pair.blocks, pair.separation))
 
 
 @lru_cache(maxsize=256)
-def _penalised_bound(reach: Reach, interval: int, multiplier: float, order: int) -> float:
-    """A bound on the logarithm of the weight of a tilt."""
+def _penalised_bound(reach: Reach, interval: int, multiplier: float, order: int, fields: int) -> float:
+    """A bound on the logarithm of the weight of a tilt, of its field's energy aside."""
     pair = SeparatedPair(reach, interval, multiplier)
-    offsets, costs = penalties(pair, order)
+    offsets, costs = penalties(pair, order, fields)
+    offsets = offsets + fields * pair.mean_products.ravel() / multiplier**2
     spare = -order % 8
     strengths = np.pad(np.arange(1.0, order + 1) / multiplier**2, (0, spare))
     fitted = (np.pad(part, ((0, spare), (0, 0))).T for part in (offsets[1:], costs))
@@ -228,18 +273,19 @@ class SeparatedModel(PatternModel):
         self.mean_mode = pair.mean_mode / pair.noise_multiplier
         self.mean_energy = pair.mean_energy / pair.noise_multiplier**2
 
-    def refuse(self, direction: Direction) -> None:
-        refuse_replace(direction)
-
     def parts(self) -> Mechanism:
         return mechanism(self._pair)
 
     def tilted_parts(self, tilt: PatternTilt) -> TiltedMechanism:
-        factors = attraction(self._pair.reach, self._pair.noise_multiplier)
-        return TiltedMechanism(self.parts(), factors, offset_blocks(self._pair, tilt.order))
+        factors, fields = attraction(self._pair.reach, self._pair.noise_multiplier), _fields(tilt.order, tilt.direction)
+        field = field_of(self._pair, fields) if fields else None
+        return TiltedMechanism(self.parts(), factors, offset_blocks(self._pair, tilt.order, fields), field)
 
-    def slack(self, order: int, dtype: str, moved: float = 0.0) -> Slack:
+    def slack(
+        self, order: int, dtype: str, moved: float = 0.0, direction: Direction = Direction.MIXTURE_FIRST
+    ) -> Slack:
         """docs/math.md, section 10.11."""
+        offset, order = self._largest_offset(order, direction), direction.sides * order
         (blocks, separation), largest = self.shape, self.largest
         rounds = blocks * separation
         rho = norm_bound(rounds)
@@ -247,7 +293,6 @@ class SeparatedModel(PatternModel):
         column = math.sqrt(float(self._pair.reach.energies.max())) / self._pair.noise_multiplier
         wait = self._pair.interval - separation
         forgetting = 2 * separation * math.log1p(1 / wait) if wait else math.inf
-        offset = self._largest_offset(order)
         spread = min(forgetting, 2 * (largest * reach + largest**2 / 2 + (blocks + 1) * offset))
         if spread + column * reach + column**2 / 2 + offset > _NO_UNDERFLOW:
             return Slack(HOPELESS, 1.0)
@@ -257,14 +302,17 @@ class SeparatedModel(PatternModel):
         error += 4 * blocks * (2 * separation + 8 * order + 64) * ROUNDOFF
         return Slack(1.01 * error, lost_probability(rounds) + UNLIKELY)
 
-    def lost_choices(self, order: int) -> float:
+    def lost_choices(self, order: int, direction: Direction = Direction.MIXTURE_FIRST) -> float:
         blocks, separation = self.shape
-        exponent = order * self.largest**2 + (blocks + 1) * self._largest_offset(order)
+        offset, order = self._largest_offset(order, direction), direction.sides * order
+        exponent = order * self.largest**2 + (blocks + 1) * offset
         per_pattern = blocks * (2 * separation + 64) + (3 * order + 2 * separation + 8) * exponent
         return 8 * (order + 1) * per_pattern * ROUNDOFF
 
-    def _largest_offset(self, order: int) -> float:
-        return float(penalties(self._pair, order)[0].max())
+    def _largest_offset(self, order: int, direction: Direction) -> float:
+        fields = _fields(order, direction)
+        attracted = fields * float(self._pair.mean_products.max()) / self._pair.noise_multiplier**2
+        return float(penalties(self._pair, order, fields)[0].max()) + attracted
 
     def attraction(self) -> Iterator[tuple[float, float]]:
         """Without offsets, whose points serve all noise multipliers: for bounds without samples."""
@@ -276,24 +324,42 @@ class SeparatedModel(PatternModel):
     def _margin(self, order: int) -> float:
         return 1e-8 + (order + 1) ** 2 * 8 * (self.shape[1] + 64) * ROUNDOFF * self.largest**2
 
-    def tilt(self, order: int) -> PatternTilt:
-        pair = self._pair
-        bound = _penalised_bound(pair.reach, pair.interval, pair.noise_multiplier, order)
+    def attraction_in_field(self, order: int) -> float:
+        """Without offsets, as `attraction`."""
+        shares, rays = (
+            np.linspace(0.0, 1.0, order + 1),
+            separation_bound(self._pair.reach, self._pair.interval).in_field,
+        )
+        return rays.total(shares, order / self._pair.noise_multiplier**2) + self._margin(2 * order)
+
+    def usual_order(self, epsilon: float) -> int:
+        return usual_order(self._pair, epsilon, Direction.REPLACE)
+
+    def tilt(self, order: int, direction: Direction = Direction.MIXTURE_FIRST) -> PatternTilt:
+        pair, fields = self._pair, _fields(order, direction)
+        bound = _penalised_bound(pair.reach, pair.interval, pair.noise_multiplier, order, fields)
+        if direction is Direction.REPLACE:
+            return self.tilt_in_field(order, bound + self._margin(2 * order))
         return PatternTilt(order, self._log_shape(order) + bound + self._margin(order))
 
-    def sampled_tilt(self, epsilon: float) -> PatternTilt:
+    def sampled_tilt(self, epsilon: float, direction: Direction = Direction.MIXTURE_FIRST) -> PatternTilt:
         """Returns the tilt with the smallest range near the usual order."""
-        best = self.tilt(usual_order(self._pair, epsilon))
+        best = self.tilt(usual_order(self._pair, epsilon, direction), direction)
         for step in (1, -1):
             while 1 <= best.order + step <= MAX_ORDER:
-                further = self.tilt(best.order + step)
+                further = self.tilt(best.order + step, direction)
                 if not further.log_range(epsilon) < best.log_range(epsilon):
                     break
                 best = further
         return best
 
 
-def usual_order(pair: SeparatedPair, epsilon: float) -> int:
+def _fields(order: int, direction: Direction) -> int:
+    """How many average modes attract every pattern of a tilt."""
+    return order if direction is Direction.REPLACE else 0
+
+
+def usual_order(pair: SeparatedPair, epsilon: float, direction: Direction = Direction.MIXTURE_FIRST) -> int:
     """Returns about the order of `sampled_tilt`, judged by patterns with no round and with as many as can be."""
     right, left = correlations(pair)
     rounds, separation = right.shape
@@ -302,13 +368,16 @@ def usual_order(pair: SeparatedPair, epsilon: float) -> int:
     for place in taken:
         fields[place : place + separation] += right[place]
         fields[max(place - separation + 1, 0) : place] += left[place, 1 : place + 1][: separation - 1][::-1]
-    fields = fields[:rounds] / pair.noise_multiplier**2
-    best = math.inf
+    fields, mean = fields[:rounds] / pair.noise_multiplier**2, pair.mean_products.ravel() / pair.noise_multiplier**2
+    model, best = SeparatedModel(pair), math.inf
     for order in range(1, MAX_ORDER):
-        offsets, costs = penalties(pair, order)
+        offsets, costs = penalties(pair, order, _fields(order, direction))
+        offsets = offsets + _fields(order, direction) * mean
         empty = _log_means(pair, offsets)
         full = _log_means(pair, np.arange(1.0, order + 1)[:, None] * fields + offsets[1:]) - costs[:, taken].sum(axis=1)
         attraction = float(empty[0] + np.maximum(empty[1:], full).sum())
+        if direction is Direction.REPLACE:
+            attraction += model.field_weight(order)
         log_range = order * math.log(order) - (1 + order) * math.log(1 + order) + attraction - order * epsilon
         if not log_range < best:
             return max(1, order - 1)
@@ -327,12 +396,3 @@ def _log_means(pair: SeparatedPair, fields: FloatArray) -> FloatArray:
         largest = values.max(axis=0)
         values, level = values / largest, level + np.log(largest)
     return level + np.log(start @ values)
-
-
-def refuse_replace(direction: Direction) -> None:
-    """Raises `InvalidArgument` for replace adjacency, for which there is no tilt yet."""
-    if direction is Direction.REPLACE:
-        remedy = (
-            "is not covered for min-separation batches: no way to sample it is proved; take add-or-remove or zero-out"
-        )
-        raise InvalidArgument("adjacency", "replace", remedy)

@@ -7,7 +7,6 @@ letting s see where s' is before it chooses its next round: a dynamic programme 
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ import numpy as np
 
 from galton.errors import FloatArray
 from galton.sampling.base import wide_jax
-from galton.sampling.chords import Chords
+from galton.sampling.chords import Chords, Rays
 from galton.sampling.renewal import Renewal, renewal, suffix_sums
 from galton.separated import SeparatedPair
 
@@ -39,7 +38,7 @@ def correlations(pair: SeparatedPair) -> tuple[FloatArray, FloatArray]:
 class SeparationBound(Chords):
     """Upper bounds on Psi, which is convex, for one C and prior."""
 
-    batch: ClassVar[int] = 8
+    batch = 8
 
     def __init__(self, pair: SeparatedPair) -> None:
         super().__init__()
@@ -47,6 +46,12 @@ class SeparationBound(Chords):
 
     def at_points(self, points: FloatArray) -> FloatArray:
         return self.largest(points)
+
+    @cached_property
+    def in_field(self) -> Rays:
+        """Bounds on Psi where s' is attracted by the average mode, too: by (share * l, l) in the place of l."""
+        products = self.pair.mean_products.reshape(-1, 1)
+        return Rays(lambda share, points: self.largest(share * points, products * points), self.batch)
 
     @cached_property
     def _correlations(self) -> tuple[FloatArray, FloatArray]:

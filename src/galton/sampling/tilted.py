@@ -22,6 +22,7 @@ from galton.sampling.base import Draw, Layout, Sampler, Slack, block_keys, layou
 from galton.sampling.factor import factor_of, factor_residual
 from galton.sampling.halfspace import DEPTH_ERROR, DEPTH_LOST
 from galton.sampling.kernels import categorical, correlated, log_mean_exp
+from galton.sampling.orders import search_by_halving
 from galton.sampling.slack import UNIT_ROUNDOFF, choose_dtype, loss_slack, norm_bound
 from galton.sampling.strata import FARTHEST_NORMAL, STRATA, log_largest_average, stratified_normals
 
@@ -150,7 +151,8 @@ def best_tilt(gram: FloatArray, direction: Direction, epsilon: float, strata: in
     if direction is Direction.MIXTURE_FIRST:
         return _search_upwards(gram, epsilon, max(3, min(MAX_ORDER, int(WORK / gram.size))), averages)
     if direction is Direction.REPLACE:
-        return _search_by_halving(gram, epsilon, max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size))), averages)
+        largest = max(3, min(MAX_ORDER // 4, int(WORK / 16 / gram.size)))
+        return search_by_halving(lambda order: _whole_tilt(gram, direction, order, averages), epsilon, largest)
     raise InvalidArgument("direction", direction.value, "has no tilt; the half-space sampler is for it")
 
 
@@ -169,24 +171,6 @@ def _search_upwards(gram: FloatArray, epsilon: float, largest: int, strata: Stra
             best = current
         elif order > 3:
             break
-    return best
-
-
-def _search_by_halving(gram: FloatArray, epsilon: float, largest: int, strata: Strata) -> Tilt:
-    """For replace, where the field and so every factor depends on the order: steps that double, then halve."""
-    best = _whole_tilt(gram, Direction.REPLACE, 1, strata)
-    step = 1
-    while best.order + step <= largest:
-        further = _whole_tilt(gram, Direction.REPLACE, best.order + step, strata)
-        if further.log_range(epsilon) >= best.log_range(epsilon):
-            break
-        best, step = further, 2 * step
-    while step:
-        for order in (best.order - step, best.order + step):
-            if 1 <= order <= largest:
-                other = _whole_tilt(gram, Direction.REPLACE, order, strata)
-                best = other if other.log_range(epsilon) < best.log_range(epsilon) else best
-        step //= 2
     return best
 
 

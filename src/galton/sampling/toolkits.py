@@ -48,7 +48,6 @@ from galton.sampling.redrawn import (
     RedrawnModel,
     RedrawnPlainSampler,
     RedrawnTiltedSampler,
-    refuse_replace,
 )
 from galton.sampling.redrawn_frozen import FrozenDepths, FrozenPatterns, block_size
 from galton.sampling.separated import SeparatedModel
@@ -322,13 +321,12 @@ class RedrawnToolkit(Toolkit):
     def frozen(
         self, pair: RedrawnPair, direction: Direction, epsilon: float, blocks: int, seed: int
     ) -> FrozenEstimator:
-        refuse_replace(direction)
         epochs = self._independent(pair, direction)
         if epochs is not None and epochs.resolved(epsilon):
             return lambda multiplier, at: Estimate(self.ceiling(pair.at(multiplier), direction, at), 0.0)
         if direction is Direction.NOISE_FIRST:
             return FrozenDepths(lambda at: RedrawnModel(pair.at(at)), pair.noise_multiplier, epsilon, blocks, seed)
-        return FrozenPatterns(pair, epsilon, blocks, seed)
+        return FrozenPatterns(pair, direction, epsilon, blocks, seed)
 
 
 class SeparatedToolkit(Toolkit):
@@ -360,10 +358,9 @@ class SeparatedToolkit(Toolkit):
     def frozen(
         self, pair: SeparatedPair, direction: Direction, epsilon: float, blocks: int, seed: int
     ) -> FrozenEstimator:
-        SeparatedModel(pair).refuse(direction)
         if direction is Direction.NOISE_FIRST:
             return FrozenDepths(lambda at: SeparatedModel(pair.at(at)), pair.noise_multiplier, epsilon, blocks, seed)
-        return FrozenRenewals(pair, epsilon, blocks, seed)
+        return FrozenRenewals(pair, direction, epsilon, blocks, seed)
 
 
 ORTHOGONAL = {sampler.name: sampler for sampler in (MaximumSampler, OrderStatisticsSampler)}
