@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 
 import galton
-from benchmarks.certificates import BINS, ROUNDS, quick_multiplier
+from benchmarks.certificates import BINS, ROUNDS, SEED
 from benchmarks.common import markdown, write
+from galton.accounting.quick import quick_multiplier
 from galton.guarantee import Direction
 from galton.sampling import PlainSampler, draws
 from galton.sampling.toolkits import frozen_estimator
@@ -49,7 +50,8 @@ def main() -> None:
         pair = galton.dominating_pair(strategy, BINS)
         for epsilon in (0.25, 1.0, 4.0, 16.0):
             for delta in (1e-4, 1e-8, 1e-12):
-                at = pair.at(quick_multiplier(pair, epsilon, delta))
+                target = galton.Guarantee(epsilon=epsilon, delta=delta)
+                at = pair.at(quick_multiplier(pair, target, galton.Options(seed=SEED), SEED).value)
                 estimate = galton.delta(
                     at, epsilon, galton.Adjacency.REMOVE, options=galton.Options(rel_width=0.05, samples=200_000)
                 )
