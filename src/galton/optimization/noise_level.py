@@ -153,12 +153,15 @@ class NoiseLevel(ABC):
         return (self._design + math.log(statistic.mean()) / self.power if other is None else other), None
 
     def newton_step(self, statistic: FloatArray, log_sigma: float) -> float:
-        """Returns one Newton step in log sigma: the larger over the directions, within half a unit."""
+        """Returns one Newton step in log sigma: the larger over the directions, within half a unit.
+
+        Where delta seems to grow with the noise there is far too little of it, and draws miss nearly all of delta.
+        """
         steps = []
         for frozen in self._frozen:
             excess = self._excess(frozen, statistic, log_sigma)
             slope = (self._excess(frozen, statistic, log_sigma + _APART) - excess) / _APART
-            steps.append(-excess / slope if slope < 0 else -_REACH)
+            steps.append(-excess / slope if slope < 0 else _REACH if slope > 0 else -_REACH)
         return min(max(*steps, -_REACH), _REACH)
 
     def bisect(self, statistic: FloatArray, log_sigma: float, halvings: int) -> Level:
