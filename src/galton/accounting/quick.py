@@ -48,7 +48,7 @@ def quick_multiplier(
     """
     epsilon = target.epsilon
     bracket = multiplier_bracket(pair, target)
-    usual = toolkit_for(pair).usual_multiplier(pair, epsilon, target.delta)
+    usual = toolkit_for(pair).usual_multiplier(pair, target)
     guess = min(bracket[1], max(bracket[0], usual) if usual else multiplier_upper_bound(pair, target))
 
     if guessed is not None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument
-from galton.gaussian import gaussian_mu, unamplified_multiplier
+from galton.gaussian import unamplified_multiplier
 from galton.guarantee import Guarantee
 from galton.many_bins import pair_of_bins, sample_work
 from galton.optimization.affordable import LeastNoise, least_multiplier
@@ -170,8 +170,7 @@ class PatternParticipation(Participation):
         """Returns the average of all modes."""
 
     def usual_sigma(self, statistic: FloatArray, guarantee: Guarantee) -> float:
-        mean = float(np.linalg.norm(self.mean_mode(statistic)))
-        return mean / gaussian_mu(guarantee.epsilon, guarantee.delta)
+        return unamplified_multiplier(guarantee) * float(np.linalg.norm(self.mean_mode(statistic)))
 
 
 class Redrawn(PatternParticipation):

@@ -84,8 +84,10 @@ def _freeze(pair: SeparatedPair, direction: Direction, epsilon: float, samples: 
     unit = (jnp.asarray(pair.reach.own), jnp.asarray(pair.reach.following), jnp.asarray(pair.reach.energies))
     offsets = offset_blocks(pair, order, fields)
     tuples = [_tuples(key, factors, field, prior, offsets, unit, along, order, size) for key in keys]
-    kernel = partial(_replace_values, interval=pair.interval) if fields else _mixture_first_values
-    return Frozen(direction, kernel, (order, along.astype(_REAL)), tuples, size * count)
+    if fields:
+        constants = (order, along.astype(_REAL), float(pair.interval))
+        return Frozen(direction, _replace_values, constants, tuples, size * count)
+    return Frozen(direction, _mixture_first_values, (order, along.astype(_REAL)), tuples, size * count)
 
 
 @partial(jax.jit, static_argnames=("size",))
@@ -146,8 +148,8 @@ def _mixture_first_values(matrices: jax.Array, constants: Any, block: Any, epsil
     return (weight * -jnp.expm1(jnp.minimum(epsilon - loss, 0.0))).mean(axis=0)
 
 
-def _replace_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float, interval: int) -> jax.Array:
-    ((order, along), prior), (normals, moves, counts, log_weight) = constants, block
+def _replace_values(matrices: jax.Array, constants: Any, block: Any, epsilon: float) -> jax.Array:
+    ((order, along, interval), prior), (normals, moves, counts, log_weight) = constants, block
     parts = own, following, energies = _parts(matrices)
     mean = own.sum(axis=2).at[1:].add(following.sum(axis=2)) / interval
     shift = to_rows(counts, own, following) + order * mean[:, None]

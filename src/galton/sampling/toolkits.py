@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from galton.errors import FloatArray, InvalidArgument
-from galton.gaussian import gaussian_mu
-from galton.guarantee import Direction
+from galton.gaussian import unamplified_multiplier
+from galton.guarantee import Direction, Guarantee
 from galton.many_bins import ManyBinsPair, sample_work
 from galton.pair import DominatingPair, Pair
 from galton.redrawn import RedrawnPair
@@ -116,7 +116,7 @@ class Toolkit(ABC):
         """Returns bounds on delta that are close to each other and need no sample; None if there are none."""
         return None
 
-    def usual_multiplier(self, pair: Any, epsilon: float, delta: float) -> float | None:
+    def usual_multiplier(self, pair: Any, guarantee: Guarantee) -> float | None:
         """Returns about the noise multiplier that meets a guarantee; None if nothing is known but its bounds."""
         return None
 
@@ -266,15 +266,14 @@ class ManyBinsToolkit(Toolkit):
         return FrozenMany(pair, direction, epsilon, blocks, seed)
 
 
-def _mean_multiplier(model: PatternModel, epsilon: float, delta: float) -> float:
+def _mean_multiplier(model: PatternModel, guarantee: Guarantee) -> float:
     """The noise multiplier of the average mode alone: that of many epochs, and off by a tenth for few.
 
     Args:
       model: at noise multiplier 1.
-      epsilon: of the guarantee.
-      delta: of the guarantee.
+      guarantee: to be met.
     """
-    return float(np.linalg.norm(model.mean_mode)) / gaussian_mu(epsilon, delta)
+    return unamplified_multiplier(guarantee) * float(np.linalg.norm(model.mean_mode))
 
 
 class RedrawnToolkit(Toolkit):
@@ -312,8 +311,8 @@ class RedrawnToolkit(Toolkit):
     def work(self, pair: RedrawnPair) -> int:
         return 2 * pair.rounds * pair.bins
 
-    def usual_multiplier(self, pair: RedrawnPair, epsilon: float, delta: float) -> float | None:
-        return _mean_multiplier(RedrawnModel(pair.at(1.0)), epsilon, delta)
+    def usual_multiplier(self, pair: RedrawnPair, guarantee: Guarantee) -> float | None:
+        return _mean_multiplier(RedrawnModel(pair.at(1.0)), guarantee)
 
     def blocks(self, pair: RedrawnPair) -> int:
         return max(1, _FROZEN_PATTERNS // block_size(pair.epochs * pair.bins))
@@ -349,8 +348,8 @@ class SeparatedToolkit(Toolkit):
     def work(self, pair: SeparatedPair) -> int:
         return 4 * pair.rounds * pair.separation
 
-    def usual_multiplier(self, pair: SeparatedPair, epsilon: float, delta: float) -> float | None:
-        return _mean_multiplier(SeparatedModel(pair.at(1.0)), epsilon, delta)
+    def usual_multiplier(self, pair: SeparatedPair, guarantee: Guarantee) -> float | None:
+        return _mean_multiplier(SeparatedModel(pair.at(1.0)), guarantee)
 
     def blocks(self, pair: SeparatedPair) -> int:
         return max(1, _FROZEN_PATTERNS // block_size(pair.blocks * pair.separation))
