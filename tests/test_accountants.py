@@ -56,7 +56,7 @@ NAMES = (
     *("balls-in-bins", "redrawn", "min-separation"),
     *("poisson", "cyclic-poisson", "mmcc", "allocation", "unamplified"),
 )
-TWO_SIDED = {"balls-in-bins", "unamplified"}
+TWO_SIDED = {"balls-in-bins", "redrawn", "min-separation", "unamplified"}
 """Accountants that cover an example's exchange for any other, too."""
 
 

@@ -700,7 +700,6 @@ def test_a_plan_that_names_no_batching_has_the_lesser_error(
 ONLY_ONCE: dict[str, tuple[dict[str, Any], str]] = {
     "one epoch": ({"epochs": 1}, "nothing to redraw"),
     "one bin": ({"batch_size": 64, "strategy": "sqrt:2"}, "nothing to redraw"),
-    "replace": ({"epsilon": CLAIMS[Adjacency.REPLACE], "delta": None}, "not analysed under replace adjacency"),
     "accountant": ({"accountant": "unamplified"}, "accountant unamplified is for bins drawn once"),
     "long": ({"examples": 2048, "batch_size": 2}, "takes long for so many rounds"),
     "small epsilon": ({"epsilon": 0.05}, "hardly differs at so small an epsilon"),

@@ -125,7 +125,7 @@ def choose_draft(request: Request, batching: str, options: Options) -> Choice:
     redrawn_analysis = default_accountant(RedrawnBallsInBins(1, 1, 1))
     if request.accountant == redrawn_analysis.name:
         return Choice(_draft(request, _REDRAWN, options), (), f"{_REDRAWN}, which the accountant is for")
-    reason = _why_only_one_draw(request, redrawn_analysis)
+    reason = _why_only_one_draw(request)
     once = _draft(request, _ONE_DRAW, options)
     if reason:
         return Choice(once, (), f"{_ONE_DRAW}: {reason}")
@@ -142,15 +142,12 @@ def choose_draft(request: Request, batching: str, options: Options) -> Choice:
     return Choice(redrawn if best == _REDRAWN else once, (errors[other],), words)
 
 
-def _why_only_one_draw(request: Request, redrawn: Accountant) -> str:
+def _why_only_one_draw(request: Request) -> str:
     """Why redrawn bins are not compared with, in words; empty if they are."""
-    adjacency = request.guarantee.adjacency
     if request.accountant:
         return f"accountant {request.accountant} is for bins drawn once"
     if request.epochs == 1 or request.bins == 1:
         return "with one epoch, or one batch per epoch, there is nothing to redraw"
-    if not redrawn.supports(adjacency):
-        return f"redrawn bins are not analysed under {adjacency} adjacency"
     if request.guarantee.epsilon < LEAST_COMPARED:
         return f"not compared with {_REDRAWN}, which hardly differs at so small an epsilon"
     if request.rounds * request.bins > MOST_COMPARED:
