@@ -17,6 +17,7 @@ from dp_accounting.pld import privacy_loss_distribution as peer
 from galton.accounting import Ledger, Options, calibrate, certify, delta, epsilon, profile
 from galton.accounting.certificate import Certificate
 from galton.accounting.deterministic import direction_upper_bound
+from galton.accounting.quick import quick_multiplier
 from galton.errors import FloatArray, InvalidArgument
 from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.optimization import optimize
@@ -534,6 +535,15 @@ def test_the_separation_of_a_family_with_bands_is_their_number() -> None:
     for family in ("blt:2", "dense", "toeplitz:9"):
         with pytest.raises(InvalidArgument, match="at most 8 bands"):
             settled(family)
+
+
+def test_the_quick_multiplier_is_right_where_the_usual_one_is_far_too_small() -> None:
+    """Few rounds, large epsilon: frozen draws at the noise of the average mode miss nearly all of delta."""
+    claim, pair = Guarantee(16.0, 1e-3), separated_pair(square_root(12, 2), 4, 2)
+    multiplier = quick_multiplier(pair, claim, Options(seed=1), seed=1, blocks=1).value
+    limits = delta(pair.at(multiplier), claim.epsilon, options=Options(seed=2, samples=1 << 14))
+    assert limits.lower < 1.15 * claim.delta
+    assert limits.upper > 0.85 * claim.delta
 
 
 @SLOW

@@ -17,6 +17,10 @@ from galton.sampling.schedule import draws
 from galton.sampling.toolkits import blocks_for, frozen_estimator, toolkit_for
 from galton.threads import one_blas_thread
 
+_FAR = 2.0
+"""How far below the usual multiplier a walk that starts there may go, before it starts again at an upper bound."""
+_MISSED = 1.02
+
 
 def multiplier_bracket(pair: DominatingPair, target: Guarantee) -> tuple[float, float]:
     """Returns a bracket of the multiplier that just meets the target: G lowered to its least entry, and unamplified."""
@@ -49,8 +53,7 @@ def quick_multiplier(
     epsilon = target.epsilon
     bracket = multiplier_bracket(pair, target)
     usual = toolkit_for(pair).usual_multiplier(pair, target)
-    guess = min(bracket[1], max(bracket[0], usual) if usual else multiplier_upper_bound(pair, target))
-
+    guess = min(bracket[1], max(bracket[0], usual)) if usual else multiplier_upper_bound(pair, target)
     if guessed is not None:
         guessed(guess)
 
@@ -60,8 +63,18 @@ def quick_multiplier(
         estimators = [frozen_estimator(designed, direction, epsilon, blocks, fit) for direction in target.directions]
         return lambda other: max(estimator(other, epsilon).delta for estimator in estimators)
 
+    def walked(start: float, least: float) -> Solution:
+        return walk(design, target.delta, start, (least, bracket[1]), blocks or blocks_for(pair), options.progress)
+
     with one_blas_thread():
-        return walk(design, target.delta, guess, bracket, blocks or blocks_for(pair), options.progress)
+        if not usual:
+            return walked(guess, bracket[0])
+        least = max(bracket[0], guess / _FAR)
+        solution = walked(guess, least)
+        if solution.value > _MISSED * least:
+            return solution
+        # With far too little noise draws miss nearly all of delta, which then seems to need less noise still.
+        return walked(multiplier_upper_bound(pair, target), bracket[0])
 
 
 _COARSE, _WANTED = 0.02, 0.008
