@@ -41,6 +41,7 @@ from galton.batching.laws import Law
 from galton.errors import GaltonError
 from galton.guarantee import Adjacency, Direction, Guarantee
 from galton.optimization import optimize
+from galton.optimization.participation import find_participation
 from galton.pair import DominatingPair
 from galton.sampling.toolkits import blocks_for, toolkit_for
 from galton.strategies import Strategy
@@ -210,6 +211,7 @@ class MonteCarlo(Accountant):
     ) -> Optimum:
         """The optimum for a participation by the name that `galton.optimize` knows."""
         self.check_adjacency(setting.guarantee.adjacency)
+        way = find_participation(participation, setting.bins)
         optimized = optimize(
             family,
             setting.bins,
@@ -218,7 +220,7 @@ class MonteCarlo(Accountant):
             workload=setting.workload,
             participation=participation,
             start=start,
-            samples=None if start is None else _SHORT_SAMPLES,
+            samples=None if start is None else min(_SHORT_SAMPLES, way.samples(setting.bins, setting.rounds)),
             iterations=0 if start is None else _SHORT_ITERATIONS,
             refreshes=0 if start is None else _SHORT_REFRESHES,
             options=options,
