@@ -29,7 +29,9 @@ from scipy.linalg import solve_triangular
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.common import markdown
 from galton.plan import load_plan
+from galton.workloads import cooldown
 from reproduction.cifar.data import Part, load_cifar
 from reproduction.cifar.models import NETWORKS
 
@@ -55,7 +57,6 @@ class Run:
       momentum: of gradient descent.
       start: share of the run after which the rate falls.
       final: share of the rate that is left in the end.
-      shape: of its fall, `linear` or `cosine`.
       batch: examples in a round.
       clip: clip norm; the sum is divided by it, so that the noise stays the same.
       normalize: every gradient is brought to the clip norm, small ones too.
@@ -65,7 +66,6 @@ class Run:
       activation: tanh, relu, or softsign.
       decay: of the weights, in a round at rate 1.
       augment: `flip`, `shift` (up to 4 pixels) or both in one word.
-      ema: decay of an average of iterates that is measured as well; 0 for none.
       seed: of the start, the order of examples and the noise.
       held_out: train on 40,000 images and measure on the other 10,000 training images; else train on all, in the same
         order in every epoch as the plan has it, and measure on the test set.
@@ -78,7 +78,6 @@ class Run:
     momentum: float = 0.95
     start: float = 0.25
     final: float = 0.05
-    shape: str = "linear"
     batch: int = 50
     clip: float = 1.0
     normalize: bool = False
@@ -88,7 +87,6 @@ class Run:
     activation: str = "tanh"
     decay: float = 0.0
     augment: str = ""
-    ema: float = 0.0
     seed: int = SEED
     held_out: bool = True
 
@@ -252,14 +250,6 @@ def clipped_sum(run: Run, params: Params, x: Tensor, labels: Tensor) -> tuple[Te
     return torch.cat(sums), norms
 
 
-def rates(run: Run, rounds: int) -> NDArray[np.float64]:
-    """The learning rate of every round."""
-    first = min(run.start * rounds, rounds - 1 - 1e-9)
-    done = np.clip((np.arange(rounds) - first) / (rounds - 1 - first), 0, 1)
-    left = 1 - done if run.shape == "linear" else (1 + np.cos(np.pi * done)) / 2
-    return run.rate * (run.final + (1 - run.final) * left)
-
-
 def varied(run: Run, x: Tensor, random: np.random.Generator) -> Tensor:
     """One view of every example."""
     if "flip" in run.augment:
@@ -289,8 +279,8 @@ def train(run: Run, train_set: Part, held_out: Part) -> dict[str, Any]:
     other, other_labels = prepared(run, held_out), torch.from_numpy(held_out.labels).long()
     random = np.random.default_rng(run.seed)
     flat, velocity = start(run), torch.zeros(SIZES[run.model])
-    average = flat.clone()
-    schedule, curve, order = rates(run, rounds), [], random.permutation(len(x))
+    schedule = run.rate * cooldown(rounds, run.start, run.final)
+    curve, order = list[tuple[float, ...]](), random.permutation(len(x))
     shares: list[float] = []
     begun, at = time.process_time(), 0
     for turn in range(rounds):
@@ -308,20 +298,16 @@ def train(run: Run, train_set: Part, held_out: Part) -> dict[str, Any]:
             mean += torch.from_numpy(np.array(z[turn])).float() * (run.scale / EXPECTED)
         velocity.mul_(run.momentum).add_(mean)
         flat.mul_(1 - schedule[turn] * run.decay).sub_(velocity, alpha=float(schedule[turn]))
-        if run.ema:
-            average.lerp_(flat, 1 - min(run.ema, (turn + 1) / (turn + 10)))
         if (turn + 1) % (rounds // 5) == 0 and turn + 1 < rounds:
             curve.append((turn + 1, *score(run, flat, other[:2500], other_labels[:2500])))
             print(curve[-1], f"{time.process_time() - begun:.0f} s", flush=True)
             if not math.isfinite(curve[-1][2]) or (turn + 1 >= 800 and curve[-1][1] < 0.2):
                 break
     accuracy, loss = score(run, flat, other, other_labels)
-    averaged = score(run, average, other, other_labels) if run.ema else None
     return {
         **asdict(run),
         "accuracy": accuracy,
         "loss": loss,
-        "averaged": averaged,
         "curve": curve,
         "share_clipped": [round(float(np.mean(part)), 3) for part in np.array_split(shares, 5)],
         "weights": round(float(flat.square().mean().sqrt()), 5),
@@ -341,6 +327,31 @@ def wishes(words: list[str]) -> list[Run]:
     return [Run(**dict(zip(lists, values, strict=True))) for values in itertools.product(*lists.values())]
 
 
+def earlier() -> list[dict[str, Any]]:
+    """The lines of earlier runs."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def settings_of(line: dict[str, Any]) -> Run:
+    """The run of a line; what an older line does not know is as by default."""
+    return Run(**{field.name: line[field.name] for field in fields(Run) if field.name in line})
+
+
+def write_table(lines: list[dict[str, Any]]) -> None:
+    """Writes results/cifar_search.md: what is not as by default, and how it ended."""
+    body = []
+    for line in lines:
+        run, usual = asdict(settings_of(line)), asdict(Run())
+        shown = ("model", "batch", "rate", "start")
+        other = [f"{name}={value}" for name, value in run.items() if value != usual[name] and name not in shown]
+        way = ", ".join(f"{100 * point[1]:.1f}" for point in line["curve"])
+        clipped = f"{line['share_clipped'][0]:.0%} to {line['share_clipped'][-1]:.0%}"
+        end = [f"{100 * line['accuracy']:.2f}", f"{line['loss']:.2f}", way, clipped, f"{line['cpu_seconds']:.0f}"]
+        body.append([*(str(run[name]) for name in shown), "; ".join(other), *end])
+    header = ["model", "batch", "rate", "falls after", "other", "accuracy", "loss", "on the way", "clipped", "CPU s"]
+    markdown("cifar_search", header, body)
+
+
 def main() -> None:
     """Runs what is asked for and not yet there."""
     torch.set_num_threads(1)
@@ -351,18 +362,14 @@ def main() -> None:
         False: (data.train, data.test),
     }
     for run in wishes(sys.argv[1:]):
-        lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-        if any(
-            asdict(Run()) | {name: line[name] for name in asdict(run) if name in line} == asdict(run) for line in lines
-        ):
+        if run in map(settings_of, earlier()):
             continue
         print(run, flush=True)
         result = train(run, *halves[run.held_out])
         with RESULTS.open("a") as file:
             file.write(json.dumps(result) + "\n")
-        print(
-            {name: result[name] for name in ("accuracy", "loss", "averaged", "share_clipped", "weights", "cpu_seconds")}
-        )
+        print({name: result[name] for name in ("accuracy", "loss", "share_clipped", "weights", "cpu_seconds")})
+    write_table(earlier())
 
 
 if __name__ == "__main__":
