@@ -30,8 +30,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.common import markdown
+from galton.errors import InvalidArgument
+from galton.optimization import unamplified_optimum
 from galton.plan import load_plan
-from galton.workloads import cooldown
+from galton.strategies import Strategy
+from galton.workloads import cooldown, momentum
 from reproduction.cifar.data import Part, load_cifar
 from reproduction.cifar.models import NETWORKS
 
@@ -53,6 +56,7 @@ class Run:
       model: name of the network.
       plan: folder of the plan whose C and noise are taken.
       scale: of that noise.
+      workload: choose C for momentum and the falling rate instead of prefix sums (for an unamplified plan).
       rate: learning rate at the start.
       momentum: of gradient descent.
       start: share of the run after which the rate falls.
@@ -74,6 +78,7 @@ class Run:
     model: str = "vgg"
     plan: str = "unamplified-epsilon8"
     scale: float = 1.0
+    workload: bool = False
     rate: float = 0.25
     momentum: float = 0.95
     start: float = 0.25
@@ -113,10 +118,14 @@ MOST = max(SIZES.values())
 
 def split(flat: Tensor, run: Run) -> Params:
     """The parameters that a vector holds."""
-    sizes = [math.prod(shape) for shape in SHAPES[run.model].values()]
-    return {
-        name: part.view(shape) for (name, shape), part in zip(SHAPES[run.model].items(), flat.split(sizes), strict=True)
-    }
+    ends = itertools.accumulate(math.prod(shape) for shape in SHAPES[run.model].values())
+    named, pairs = SHAPES[run.model].items(), itertools.pairwise((0, *ends))
+    return {name: flat[first:end].view(shape) for (name, shape), (first, end) in zip(named, pairs, strict=True)}
+
+
+def pieces(x: Tensor, size: int) -> list[Tensor]:
+    """A tensor in pieces of at most this many rows."""
+    return [x[first : first + size] for first in range(0, len(x), size)]
 
 
 def start(run: Run) -> Tensor:
@@ -142,10 +151,16 @@ def start(run: Run) -> Tensor:
 
 def noise(run: Run) -> NDArray[np.float16]:
     """Noise of all rounds, drawn once for a plan and a seed."""
-    path = SCRATCH / f"{run.plan}-{run.seed}.npy"
+    path = SCRATCH / f"{run.plan}{f'-{run.momentum:g}-{run.start:g}' if run.workload else ''}-{run.seed}.npy"
     if not path.exists():
-        plan = load_plan(PLANS / run.plan if not Path(run.plan).is_absolute() else run.plan)
-        draw(plan.strategy.matrix(), plan.stddev, path, run.seed)
+        plan = load_plan(PLANS / run.plan)
+        strategy: Strategy = plan.strategy
+        if run.workload:
+            if plan.scheme.kind != "shuffle":
+                raise InvalidArgument("workload", run.workload, "is for plans without amplification")
+            used = momentum(plan.rounds, run.momentum, cooldown(plan.rounds, run.start, run.final))
+            strategy = unamplified_optimum(plan.spec, plan.bins, plan.rounds, used)
+        draw(strategy.matrix(), plan.noise_multiplier * strategy.sensitivity(plan.bins), path, run.seed)
     kept: NDArray[np.float16] = np.load(path, mmap_mode="r")
     return kept[:, : SIZES[run.model]]
 
@@ -212,7 +227,7 @@ def patches(x: Tensor, stride: int = 1) -> Tensor:
 
 def clipped_mean(run: Run, params: Params, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The mean of clipped gradients, over the clip norm, as a vector; and the norms."""
-    pairs = zip(x.split(AT_ONCE), labels.split(AT_ONCE), strict=True)
+    pairs = zip(pieces(x, AT_ONCE), pieces(labels, AT_ONCE), strict=True)
     sums, norms = zip(*(clipped_sum(run, params, *pair) for pair in pairs), strict=True)
     return torch.stack(sums).sum(0) / len(labels), torch.cat(norms)
 
@@ -266,7 +281,7 @@ def score(run: Run, flat: Tensor, x: Tensor, labels: Tensor) -> tuple[float, flo
     """Accuracy and mean loss."""
     params = split(flat.to(torch.bfloat16), run)
     with torch.no_grad():
-        logits = torch.cat([forward(run, params, some).float() for some in x.split(250)])
+        logits = torch.cat([forward(run, params, some).float() for some in pieces(x, 250)])
     loss = float(functional.cross_entropy(logits, labels))
     return float((logits.argmax(1) == labels).float().mean()), round(loss, 4)
 
@@ -318,8 +333,8 @@ def train(run: Run, train_set: Part, held_out: Part) -> dict[str, Any]:
 
 def wishes(words: list[str]) -> list[Run]:
     """All combinations of what is asked for."""
-    kinds = {field.name: type(field.default) for field in fields(Run)}
-    lists = {}
+    kinds = {name: type(value) for name, value in asdict(Run()).items()}
+    lists: dict[str, list[Any]] = {}
     for word in words:
         name, _, values = word.partition("=")
         kind = kinds[name]
