@@ -105,7 +105,7 @@ def shapes(model: str) -> dict[str, tuple[int, ...]]:
         layers[f"conv{index}"] = (convolution.channels, inputs, 3, 3)
         inputs = convolution.channels
     layers |= {"dense": (2048, network.dense), "classes": (network.dense, 10)}
-    both = {}
+    both: dict[str, tuple[int, ...]] = {}
     for name, shape in layers.items():
         both |= {name: shape, f"{name}_bias": (shape[0] if name.startswith("conv") else shape[1],)}
     return both

@@ -36,7 +36,7 @@ def main() -> None:
     for words, strategy in chosen.items():
         row: dict[str, Any] = {"C for": words, "prefix sums": multiplier * strategy.sensitivity(BINS) * strategy.rmse()}
         unit = multiplier * strategy.sensitivity(BINS) * (1 - BETA)
-        inverse = np.linalg.inv(strategy.matrix())
+        inverse = np.linalg.inv(strategy.matrix()).astype(np.float64)
         for name, workload in used.items():
             errors = unit * np.linalg.norm(workload.apply(inverse), axis=1)
             row |= {name: float(np.sqrt(np.mean(errors**2))), f"{name}, last": float(errors[-1])}
