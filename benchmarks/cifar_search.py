@@ -273,7 +273,7 @@ def varied(run: Run, x: Tensor, random: np.random.Generator) -> Tensor:
     if "shift" in run.augment:
         wide = functional.pad(x, (4, 4, 4, 4))
         moves = random.integers(0, 9, (len(x), 2))
-        x = torch.stack([one[:, i : i + 32, j : j + 32] for one, (i, j) in zip(wide, moves, strict=True)])
+        x = torch.stack([image[:, i : i + 32, j : j + 32] for image, (i, j) in zip(wide, moves, strict=True)])
     return x.contiguous(memory_format=torch.channels_last)
 
 
