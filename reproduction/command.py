@@ -94,6 +94,10 @@ def reproduce(
             show_default="three that depend on epsilon",
         ),
     ] = "",
+    cooldown: Annotated[
+        float | None,
+        typer.Option(help="For cifar: share of the rounds after which the learning rate falls.", show_default="0.25"),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(help="For cifar: folder that holds the data.", show_default="where fetch-cifar puts it"),
@@ -117,7 +121,7 @@ def reproduce(
     from reproduction.writing import complete, is_made, regenerate
     from reproduction.writing import redraw as draw_again
 
-    cifar_options = CifarOptions(epsilon, method, model, trials, rate, data, runs)
+    cifar_options = CifarOptions(epsilon, method, model, trials, rate, cooldown, data, runs)
     if list_:
         cifar_options.refuse("--list")
         return _list(RESULTS, as_json)

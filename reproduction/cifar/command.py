@@ -14,7 +14,7 @@ import typer
 from galton.cli import options, show
 from galton.cli.naming import Command
 from galton.cli.running import new_app
-from galton.errors import GaltonError, InvalidArgument, InvalidFile, count, positive
+from galton.errors import GaltonError, InvalidArgument, InvalidFile, count, positive, real
 from galton.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class CifarOptions:
     model: str
     trials: int | None
     rate: str
+    cooldown: float | None
     data: Path | None
     runs: Path | None
 
@@ -89,7 +90,7 @@ def run_study(name: str, cifar_options: CifarOptions, output: Path, redraw: bool
     from galton.cache import default_cache
     from galton.plots import pyplot
     from reproduction.cifar.data import load_cifar
-    from reproduction.cifar.experiment import EPSILONS, find_methods
+    from reproduction.cifar.experiment import EPSILONS, Setting, find_methods
     from reproduction.cifar.models import find_network
     from reproduction.cifar.study import STUDIES, Runner, Wish, write_table
     from reproduction.cifar.trials import Place
@@ -105,12 +106,13 @@ def run_study(name: str, cifar_options: CifarOptions, output: Path, redraw: bool
         count("trials", 2 if cifar_options.trials is None else cifar_options.trials),
         _positives("rate", cifar_options.rate) if cifar_options.rate else None,
     )
+    setting = Setting() if cifar_options.cooldown is None else Setting(cooldown=_share(cifar_options.cooldown))
     place = Place(output / "cifar", cifar_options.runs or default_cache().folder / "cifar-runs")
     if not redraw:
         data = load_cifar(cifar_options.data)
         with progress_bar() as progress:
             try:
-                Runner(data, place, progress=progress).run(wish)
+                Runner(data, place, setting, progress).run(wish)
             except KeyboardInterrupt:
                 with suppress(InvalidFile):  # if there is nothing to write yet
                     write_table(study, place, output)
@@ -133,6 +135,12 @@ def print_result(
 
 def _words(value: object) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _share(value: float) -> float:
+    if not 0 <= real("cooldown", value) < 1:
+        raise InvalidArgument("cooldown", value, "must be at least 0 and below 1: the share of the rounds before it")
+    return value
 
 
 def _positives(name: str, text: str, at_most: float = math.inf) -> list[float]:

@@ -12,7 +12,7 @@ from galton.files import Json
 from galton.plan import Plan
 from galton.sampling.schedule import Progress
 from reproduction.cifar.data import Cifar
-from reproduction.cifar.experiment import ALL, METHODS, PRACTICAL, Method, Setting, plan_for
+from reproduction.cifar.experiment import ALL, COOLDOWN, METHODS, PRACTICAL, Method, Setting, plan_for
 from reproduction.cifar.models import find_network
 from reproduction.cifar.table import best_rate, difference_table, differences_of, draw, rows_of, table
 from reproduction.cifar.trials import Place, Trial, run_trial, setup_of
@@ -141,13 +141,22 @@ def write_table(study: Study, place: Place, output: Path) -> tuple[Result, list[
     rows = rows_of(trials, study.methods)
     if not rows:
         raise InvalidFile(f"{place.results}: has no finished trial of {study.name}; nothing is written")
-    result = table(study.name, study.title, rows)
+    title = study.title + _schedule(trials)
+    result = table(study.name, title, rows)
     paths = [*write_result(result, output), *write_pictures(study.name, draw(rows), output)]
     apart = differences_of(trials, study.methods, study.base)
     if apart:
-        title = f"{study.title}: differences of paired trials"
-        paths += write_result(difference_table(f"{study.name}-differences", title, apart), output)
+        apart_title = f"{title}: differences of paired trials"
+        paths += write_result(difference_table(f"{study.name}-differences", apart_title, apart), output)
     about = origin(study.name, code_digest(__name__), paths) | {
         "trials": sum(trial["method"] in study.methods for trial in trials)
     }
     return result, [*paths, write_json(output / f"{study.name}.json", about)]
+
+
+def _schedule(trials: Sequence[Json]) -> str:
+    """What the title says about a cooldown that is not the paper's."""
+    starts = sorted({trial["setup"]["setting"].get("cooldown", COOLDOWN) for trial in trials})
+    if starts == [COOLDOWN]:
+        return ""
+    return f", learning rate falling after {' and '.join(f'{start:.0%}' for start in starts)} of the rounds"

@@ -211,7 +211,8 @@ def difference_table(name: str, title: str, rows: Rows) -> Result:
         lines.append(f"{model}, epsilon {epsilon:g}: {cell[0]['series']} less {words}.")
     lines.append(
         "Points of accuracy; +- is half of Student's 95% interval over pairs of trials with the same number, which "
-        "start from the same weights (none where there is one pair). Each method has its own best learning rate."
+        "start from the same weights (none where there is one pair). Each method has the best of the learning "
+        "rates that it was tried with."
     )
     return Result(name, title, DIFFERENCES, tuple(rows), "\n".join(lines))
 

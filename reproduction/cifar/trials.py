@@ -111,7 +111,7 @@ def setup_of(network: Network, plan: Plan, setting: Setting) -> Json:
     return {
         "plan": plan.digest,
         "network": {"name": network.name, "convolutions": layers, "dense": network.dense},
-        "setting": asdict(setting),
+        "setting": setting.to_json(),
     }
 
 
@@ -170,7 +170,7 @@ def run_trial(
         None,
         network.init(jax.random.key(trial.number)),
         (data.train.images, data.train.labels),
-        _optimizer(trial.rate, setting.momentum, plan.rounds),
+        _optimizer(trial.rate, setting, plan.rounds),
         clipped=clipped_sum(network, plan.clip_norm),
         save_every=max(1, plan.rounds // SAVES),
         watch=watch,
@@ -212,10 +212,10 @@ def run_trial(
     return body
 
 
-def _optimizer(rate: float, momentum: float, rounds: int) -> optax.GradientTransformation:
+def _optimizer(rate: float, setting: Setting, rounds: int) -> optax.GradientTransformation:
     """Gradient descent with momentum, the rate cooled down as the workload of that name says."""
-    rates = jnp.asarray(rate * cooldown(rounds), jnp.float32)
-    return optax.chain(optax.trace(momentum), optax.scale_by_learning_rate(lambda step: rates[step]))
+    rates = jnp.asarray(rate * cooldown(rounds, setting.cooldown), jnp.float32)
+    return optax.chain(optax.trace(setting.momentum), optax.scale_by_learning_rate(lambda step: rates[step]))
 
 
 class _Looks:

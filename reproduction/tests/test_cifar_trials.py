@@ -25,6 +25,7 @@ from reproduction.cifar.models import NETWORKS
 from reproduction.cifar.study import STUDIES, Runner, Wish, default_rates, write_table
 from reproduction.cifar.table import best_rate, difference_table, differences_of, interval, pooled, rows_of, table
 from reproduction.cifar.trials import Place, Trial
+from reproduction.command import FOLDER
 from reproduction.tests.running import command
 from reproduction.writing import read_rows
 from tests.marks import SLOW
@@ -289,6 +290,28 @@ def test_a_finished_trial_of_another_setting_is_refused(data: Cifar, finished: P
 
 
 @SLOW
+def test_a_later_cooldown_is_another_setting(data: Cifar, finished: Path, tmp_path: Path) -> None:
+    """It moves the model further, is named in the title, and is not mixed with trials that have the paper's."""
+    where, late = place(finished), place(tmp_path)
+    with pytest.raises(InvalidArgument, match="setting"):
+        Runner(data, where, replace(TINY, cooldown=0.75)).run(wish("unamplified"))
+    shutil.copytree(where.plans, late.plans)
+    Runner(data, late, replace(TINY, cooldown=0.75)).run(wish("unamplified"))
+    ((first,), (second,)) = (list(there.all()) for there in (where, late))
+    assert second["setup"]["setting"]["cooldown"] == 0.75
+    assert first["loss"] != second["loss"]
+    result, _ = write_table(STUDIES["cifar"], late, tmp_path / "results")
+    assert result.title.endswith("learning rate falling after 75% of the rounds")
+
+
+def test_committed_trials_are_of_the_default_setting() -> None:
+    """Otherwise they would be refused, and no trial could be added to them."""
+    committed = list(Place(FOLDER / "cifar", FOLDER).all())
+    assert len(committed) > 60
+    assert all(body["setup"]["setting"] == Setting().to_json() for body in committed)
+
+
+@SLOW
 def test_the_other_trials_are_at_a_rate_that_was_asked_for(data: Cifar, tmp_path: Path) -> None:
     where = place(tmp_path)
     Runner(data, where, TINY).run(wish("unamplified"))
@@ -322,6 +345,8 @@ def test_methods_are_found_by_name() -> None:
         (("cifar", "--redraw", "--model", "vgg"), "model"),
         (("cifarr",), "cifar-practical"),
         (("cifar", "--rate", "-1"), "rate"),
+        (("cifar", "--cooldown", "1"), "cooldown"),
+        (("dpsgd", "--cooldown", "0.5"), "cooldown"),
         (("cifar", "--trials", "0"), "trials"),
         (("cifar", "--model", "resnet"), "model"),
         (("cifar", "--seed", "2"), "seed"),
