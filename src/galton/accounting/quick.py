@@ -17,9 +17,8 @@ from galton.sampling.schedule import draws
 from galton.sampling.toolkits import blocks_for, frozen_estimator, toolkit_for
 from galton.threads import one_blas_thread
 
-_FAR = 2.0
-"""How far below the usual multiplier a walk that starts there may go, before it starts again at an upper bound."""
-_MISSED = 1.02
+_BELOW, _MISSED = 0.9, 0.95
+"""Shares of the usual multiplier: how far a walk that starts there may go down, and from where it starts anew."""
 
 
 def multiplier_bracket(pair: DominatingPair, target: Guarantee) -> tuple[float, float]:
@@ -69,11 +68,11 @@ def quick_multiplier(
     with one_blas_thread():
         if not usual:
             return walked(guess, bracket[0])
-        least = max(bracket[0], guess / _FAR)
-        solution = walked(guess, least)
-        if solution.value > _MISSED * least:
+        solution = walked(guess, max(bracket[0], _BELOW * guess))
+        if solution.value > _MISSED * guess:
             return solution
-        # With far too little noise draws miss nearly all of delta, which then seems to need less noise still.
+        # The average mode alone needs about as much. With far too little noise draws miss nearly all of delta, which
+        # then seems to need less noise still.
         return walked(multiplier_upper_bound(pair, target), bracket[0])
 
 
