@@ -169,7 +169,10 @@ def test_ranges_of_few_bands_do_not_carry_over_to_smaller_epsilons(bands: int, m
     assert sharp.name == name
     with pytest.raises(InvalidArgument, match=f"run = .{sharp.name}"):
         BesideSampler(sharp, gaussian_atoms(0.3))
-    assert toolkit.tilting(pair, MIXTURE, 1.0).tilts
+    tilting = toolkit.tilting(pair, MIXTURE, 1.0)
+    assert tilting.tilts
+    assert tilting.name == "chained"
+    assert tilting.value_range(1.0) < TiltedSampler(pair, MIXTURE, 1.0).value_range(1.0) / 2
     few = Options(seed=1, samples=1 << 12)
     told = compose([pair, "gaussian:sigma=3.3333"], epsilon=1.0, adjacency=Adjacency.REMOVE, options=few)
     assert told.delta > truth.gaussian(1.0, 1 / 3.3333)

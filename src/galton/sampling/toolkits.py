@@ -153,7 +153,12 @@ class BinsToolkit(Toolkit):
 
     def tilting(self, pair: Pair, direction: Direction, epsilon: float) -> Sampler:
         sharp = self.sharp(pair, direction, epsilon)
-        return sharp if sharp.tilts else TiltedSampler(pair, direction, epsilon)
+        if sharp.tilts:
+            return sharp
+        tilted = TiltedSampler(pair, direction, epsilon)
+        chain = best_chain(factor_of(pair).gram, epsilon, tilted.order)
+        least = tilted.tilt.log_range(epsilon) - _CHAIN_COST
+        return tilted if chain is None or chain.log_range(epsilon) > least else ChainedSampler(pair, chain)
 
     def _of_few_bands(self, pair: Pair, gram: FloatArray, tilted: TiltedSampler, epsilon: float) -> Sampler | None:
         """The sampler for little memory with the smallest range, if that is worth its program."""
