@@ -15,6 +15,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -40,7 +41,7 @@ from reproduction.cifar.models import NETWORKS
 
 RESULTS = Path(__file__).parent / "results" / "cifar_search.jsonl"
 PLANS = Path(__file__).parents[1] / "reproduction" / "results" / "cifar" / "plans"
-SCRATCH = Path(os.environ.get("GALTON_SCRATCH", "/tmp/galton-cifar-search"))
+SCRATCH = Path(os.environ.get("GALTON_SCRATCH", Path(tempfile.gettempdir()) / "galton-cifar-search"))
 HELD_OUT, EXPECTED, SEED = 10_000, 500, 1
 CHUNK = 16_384
 AT_ONCE = 50
