@@ -562,7 +562,7 @@ def test_a_sampler_that_needs_no_floor_stays_as_it_is() -> None:
 @pytest.mark.parametrize("direction", ALL)
 @pytest.mark.parametrize(("level", "multiplier"), slow_after(0, [(4.0, 0.5), (0.5, 1.5)]))
 def test_values_stay_within_the_range(level: float, multiplier: float, direction: Direction) -> None:
-    pair = pattern_pair(square_root(24, 6), 6, multiplier)
+    pair = pattern_pair(square_root(24, 6), 6, multiplier * direction.sides)
     sampler = sharp(pair, direction, level)
     for draw in draws(sampler, 20_000, 3):
         raw = (np.exp(draw.log_weight) * -np.expm1(np.minimum(level - draw.loss, 0.0))).mean(axis=1)

@@ -365,7 +365,7 @@ def test_no_pattern_that_a_search_tries_beats_the_bound(separation: int, loose: 
 @pytest.mark.parametrize("direction", ALL)
 @pytest.mark.parametrize(("level", "multiplier"), [(4.0, 0.5), (0.5, 1.5)])
 def test_values_stay_within_the_range(level: float, multiplier: float, direction: Direction) -> None:
-    pair = separated_pair(square_root(24, 3), 6, 3, multiplier)
+    pair = separated_pair(square_root(24, 3), 6, 3, multiplier * direction.sides)
     sampler = sharp(pair, direction, level)
     for draw in draws(sampler, 20_000, 3):
         raw = np.exp(draw.log_weight) * -np.expm1(np.minimum(level - draw.loss, 0.0))
