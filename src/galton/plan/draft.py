@@ -35,8 +35,8 @@ FREE_TRUNCATION = 1e-6
 """Probability of any truncation in the run at the default padded batch size, where it takes nothing of delta."""
 WORTH = 0.995
 """Redrawn bins are taken if their error is less than this much of that of one draw, which leaks less if batches do."""
-MOST_COMPARED = 1 << 18
-"""Rounds times bins up to which a plan that names no batching compares both, each with its own C: a minute or two."""
+MOST_COMPARED = 1 << 16
+"""Rounds times bins up to which a plan that names no batching compares both, each with its own C: minutes."""
 LEAST_COMPARED = 0.1
 """Epsilon from which on both are compared: below, the privacy loss is nearly Gaussian, and they hardly differ."""
 _MANY_ROUNDS = 10**6
